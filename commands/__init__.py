@@ -1,0 +1,1 @@
+"""One file per command: Click options -> a call into the rooms below."""

@@ -1,0 +1,1 @@
+"""Ready recipes, one TOML file each."""

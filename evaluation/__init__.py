@@ -1,0 +1,1 @@
+"""Score matrices -> recall, folds, reranking, explanations, reports."""

@@ -1,0 +1,1 @@
+"""One image -> its regions: boxes, features, scores."""

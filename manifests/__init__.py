@@ -1,0 +1,1 @@
+"""Karpathy JSON and its relatives -> one manifest of images, captions and splits."""

@@ -1,0 +1,1 @@
+"""A seed -> drawn scenes, their captions and their object boxes."""

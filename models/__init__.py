@@ -1,0 +1,1 @@
+"""Regions and words -> scores: CAMP and its relatives."""

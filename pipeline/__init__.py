@@ -1,0 +1,1 @@
+"""Manifest and extractor -> shards, tokens and batches."""

@@ -1,0 +1,1 @@
+"""Region features in the layouts that other projects published."""

@@ -1,0 +1,1 @@
+"""Captions -> tokens -> ids; counts -> vocabulary; word vectors -> matrix."""
