@@ -177,7 +177,7 @@ def write_generation(
 ) -> Dataset:
     """A manifest -> the first or next generation of a data set; dataset.json is replaced last, atomically.
 
-    Killed before that, the directory is what it was; a re-run overwrites the stray files of the new generation.
+    Killed before that, the directory is what it was; a re-run overwrites stray files of the new generation.
     """
     number = 1 if previous is None else len(previous.generations) + 1
     suffix = "" if number == 1 else f"-{number}"
