@@ -135,8 +135,8 @@ def build(
     side = math.isqrt(policy.max_regions)
     if side * side != policy.max_regions or policy.min_regions != policy.max_regions:
         raise InputError(
-            f"grid:{variant}: {policy.min_regions} to {policy.max_regions} regions asked for, but a grid has a "
-            "square number of cells in every image; use --regions 36 (6x6) or 49 (7x7)"
+            f"grid:{variant}: {policy.min_regions} to {policy.max_regions} regions asked for, but a grid has "
+            "a square number of cells in every image; use --regions 36 (6x6) or 49 (7x7)"
         )
     model, identity, _ = torchvision_model(
         variant,

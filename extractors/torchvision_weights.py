@@ -27,10 +27,10 @@ def torchvision_model(
     build: Callable[[Mapping[str, Tensor]], nn.Module],
     ignore: tuple[str, ...] = (),
 ) -> tuple[nn.Module, str, Any | None]:
-    """A name that torchvision knows -> (model in evaluation mode, weights' identity, torchvision's entry if any).
+    """A name that torchvision knows -> (model in evaluation mode, weights' identity, torchvision's entry).
 
-    `build` makes the empty model for a state dict (itself empty for random weights); entries of the file whose
-    names start with one of `ignore` belong to parts that are not used.
+    `build` makes the empty model for a state dict (empty for random weights); entries of the file whose names
+    start with one of `ignore` belong to parts that are not used.
     """
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
