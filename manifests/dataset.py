@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ..errors import InputError, MismatchError, VerificationError
 from ..files import atomic_writer, canonical_json, checksum_file, fingerprint, write_atomic
-from ..schema import DATASET_VERSION, ImageRow
+from ..schema import DATASET_VERSION, SPLITS, ImageRow
 from .manifest import CAPTIONS_SCHEMA, IMAGES_SCHEMA, Manifest, image_rows
 
 DATASET_FILE = "dataset.json"
@@ -71,11 +71,12 @@ class Dataset:
     @property
     def counts(self) -> dict[str, dict[str, int]]:
         """Split -> {'images': n, 'captions': m}."""
-        return dict(self.header["splits"])
+        found = self.header["splits"]
+        return {split: found[split] for split in SPLITS if split in found}
 
     @property
     def splits(self) -> list[str]:
-        return list(self.header["splits"])
+        return list(self.counts)
 
     @cached_property
     def images(self) -> pa.Table:
@@ -196,15 +197,17 @@ def write_generation(
             "checksum": checksum_file(path),
         }
     generations = [*(previous.generations if previous else []), generation]
-    splits = dict(previous.counts) if previous else {}
-    for split, counts in manifest.split_counts().items():
-        before = splits.get(split, {"images": 0, "captions": 0})
-        splits[split] = {part: before[part] + counts[part] for part in before}
+    whole = manifest
+    if previous is not None:
+        whole = Manifest(
+            images=pa.concat_tables([previous.images, manifest.images]),
+            captions=pa.concat_tables([previous.captions, manifest.captions]),
+        )
     header = {
         "name": name,
         "schema_version": DATASET_VERSION,
         "fingerprint": fingerprint([entry["fingerprint"] for entry in generations]),
-        "splits": splits,
+        "splits": whole.split_counts(),
         "label_names": list(label_names),
         "image_roots": list(image_roots),
         "generations": generations,

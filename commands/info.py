@@ -1,0 +1,67 @@
+"""`camp-data info`: a data set -> what it holds, as tables or JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import DATASET, debug_option, json_option, print_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@click.command()
+@click.argument("dataset", type=DATASET)
+@json_option
+@debug_option
+def command(dataset: Path, as_json: bool) -> None:
+    """Show what DATASET holds: splits, findings, features, vocabularies."""
+    from ..manifests.dataset import Dataset
+    from ..manifests.summary import summarize_manifest
+
+    opened = Dataset.open(dataset)
+    facts: dict[str, Any] = summarize_manifest(opened)
+    if as_json:
+        print_json(facts)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=120)  # a pipe has no width: do not cut columns
+    _print_manifest(facts, console)
+
+
+def _print_manifest(facts: dict[str, Any], console: Console) -> None:
+    from rich.table import Table
+
+    console.print(f"[bold]{facts['name']}[/bold]  fingerprint {facts['fingerprint']}")
+    for generation in facts["generations"]:
+        console.print(
+            f"  from {generation['source']} ({generation['format']}): "
+            f"{generation['images']:,} images, {generation['captions']:,} captions"
+        )
+    table = Table(title="Splits", title_justify="left")
+    table.add_column("split")
+    for name in ("images", "captions", "captions per image"):
+        table.add_column(name, justify="right")
+    for split, counts in facts["splits"].items():
+        spread = counts["captions_per_image"]
+        per_image = f"{spread['mean']:g}"
+        if spread["min"] != spread["max"]:
+            per_image += f" ({spread['min']}–{spread['max']})"
+        table.add_row(split, f"{counts['images']:,}", f"{counts['captions']:,}", per_image)
+    console.print(table)
+    if facts["labels"]:
+        console.print(f"{len(facts['labels'])} labels: {', '.join(facts['labels'][:8])} …")
+    if facts["findings"]:
+        table = Table(title="Findings", title_justify="left")
+        table.add_column("what")
+        table.add_column("count", justify="right")
+        table.add_column("for instance")
+        for kind, finding in facts["findings"].items():
+            table.add_row(kind, f"{finding['count']:,}", "\n".join(finding["examples"][:3]))
+        console.print(table)
