@@ -1,0 +1,121 @@
+"""Blocks of rows <-> one Arrow IPC file: uncompressed, no nulls, a record batch per block."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ..errors import VerificationError
+from .feature_spec import FeatureSpec
+from .shard_layout import Segment, ShardLayout
+
+Array = npt.NDArray[Any]
+
+MAGIC = b"ARROW1"
+META_KEY = b"camp"  # in the schema's metadata: what the shard is, as sealed JSON
+DIGEST_KEY = b"digest"  # in each record batch's metadata
+
+
+def arrow_schema(spec: FeatureSpec, meta: bytes) -> pa.Schema:
+    """The columns as Arrow types: an image's values are one fixed-size list."""
+    return pa.schema(
+        [
+            pa.field(column.name, _arrow_type(column.dtype, column.shape), nullable=False)
+            for column in spec.layout()
+        ],
+        metadata={META_KEY: meta},
+    )
+
+
+def _arrow_type(dtype: npt.DTypeLike, shape: tuple[int, ...]) -> pa.DataType:
+    value = pa.from_numpy_dtype(dtype)
+    return pa.list_(pa.field("item", value, nullable=False), prod(shape)) if shape else value
+
+
+class ArrowShardFile:
+    """A shard being written: blocks are appended as they come, nothing is kept in memory."""
+
+    def __init__(self, path: Path, spec: FeatureSpec, meta: bytes) -> None:
+        self._schema = arrow_schema(spec, meta)
+        self._file = path.open("xb")
+        self._writer = pa.ipc.new_file(pa.PythonFile(self._file, "w"), self._schema)
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+    def write(self, columns: Mapping[str, Array], digest: str) -> None:
+        arrays = [
+            _to_arrow(array, field.type) for array, field in zip(columns.values(), self._schema, strict=True)
+        ]
+        batch = pa.record_batch(arrays, schema=self._schema)
+        self._writer.write_batch(batch, custom_metadata={DIGEST_KEY: digest})
+
+    def finish(self) -> None:
+        """Write the footer; the bytes are then with the operating system, not yet on disk."""
+        self._writer.close()
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _to_arrow(array: Array, type: pa.DataType) -> pa.Array:
+    rows, buffer = len(array), pa.py_buffer(np.ascontiguousarray(array))
+    if not pa.types.is_fixed_size_list(type):
+        return pa.Array.from_buffers(type, rows, [None, buffer])
+    values = pa.Array.from_buffers(type.value_type, array.size, [None, buffer])
+    return pa.Array.from_buffers(type, rows, [None], children=[values])
+
+
+def read_arrow_meta(path: Path) -> bytes:
+    """A shard -> the sealed JSON it carries."""
+    with _open(path) as reader:
+        meta = (reader.schema.metadata or {}).get(META_KEY)
+    if meta is None:
+        raise VerificationError(f"{path}: an Arrow file, but not a shard of camp-data; import it instead")
+    return bytes(meta)
+
+
+def locate_arrow(path: Path, spec: FeatureSpec, meta: bytes) -> tuple[ShardLayout, list[str]]:
+    """A shard -> where its columns are, and each batch's digest; the schema must be the spec's."""
+    with _open(path) as reader, pa.memory_map(str(path)) as whole:
+        if not reader.schema.equals(arrow_schema(spec, meta), check_metadata=True):
+            raise VerificationError(
+                f"{path}: columns {_describe(reader.schema)}, expected {_describe(arrow_schema(spec, meta))}"
+            )
+        # The batches must come from the same map as the base address, or offsets mean nothing.
+        base = whole.read_buffer()
+        with pa.ipc.open_file(base) as mapped:
+            segments, digests, first = [], [], 0
+            for number in range(mapped.num_record_batches):
+                batch, custom = mapped.get_batch_with_custom_metadata(number)
+                if any(array.null_count for array in batch.columns):
+                    raise VerificationError(f"{path}: batch {number} has nulls, expected none")
+                offsets = {
+                    name: array.buffers()[-1].address - base.address
+                    for name, array in zip(batch.schema.names, batch.columns, strict=True)
+                }
+                segments.append(Segment(first, batch.num_rows, offsets))
+                digests.append((custom or {}).get(DIGEST_KEY, b"").decode("ascii", "replace"))
+                first += batch.num_rows
+    return ShardLayout.of(segments, batch_rows=spec.batch_rows, source=path), digests
+
+
+def _open(path: Path) -> pa.ipc.RecordBatchFileReader:
+    try:
+        return pa.ipc.open_file(pa.memory_map(os.fspath(path)))
+    except FileNotFoundError:
+        raise VerificationError(f"{path}: missing") from None
+    except (OSError, pa.ArrowInvalid) as error:
+        raise VerificationError(f"{path}: not a whole Arrow file ({error})") from None
+
+
+def _describe(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -1,0 +1,173 @@
+"""Regions of single images -> blocks of rows as they are stored: checked, padded to R, cast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from ..errors import InputError
+from ..schema import Regions
+from .feature_spec import FeatureSpec
+
+Array = npt.NDArray[Any]
+
+BOX_TOLERANCE = 1.0  # pixels; boxes scaled back from a resized image end up to one pixel outside
+
+
+class RowBlock:
+    """Room for a batch of rows, filled one image at a time and written in one go."""
+
+    def __init__(self, spec: FeatureSpec, *, rows: int) -> None:
+        self.spec = spec
+        self.capacity = rows
+        self.count = 0
+        self._arrays: dict[str, Array] = {
+            column.name: np.zeros((rows, *column.shape), column.dtype) for column in spec.layout()
+        }
+
+    @property
+    def full(self) -> bool:
+        return self.count == self.capacity
+
+    def columns(self) -> dict[str, Array]:
+        """The filled rows of every column, in file order."""
+        return {name: array[: self.count] for name, array in self._arrays.items()}
+
+    def clear(self) -> None:
+        self.count = 0
+
+    def add(self, image_id: int, regions: Regions) -> None:
+        """One image -> the next row; raises InputError when it cannot be stored as it is."""
+        spec, row = self.spec, self.count
+        assert row < self.capacity
+        count = check_regions(regions, spec)
+        arrays = self._arrays
+        _pad(arrays["boxes"][row], regions.boxes if spec.boxes else np.zeros((count, 4)), spec.short)
+        for name in spec.columns:
+            _pad(arrays[name][row], getattr(regions, name), spec.short)
+        features = arrays["features"][row]  # (R, D)
+        cast(regions.features, out=features[:count])
+        _check_features(regions.features, features[:count])
+        _fill(features, count, spec.short)
+        arrays["image_id"][row] = image_id
+        arrays["num_regions"][row] = count
+        arrays["size"][row] = regions.width, regions.height
+        self.count += 1
+
+    def add_stored(self, rows: Mapping[str, Array], first: int, count: int) -> None:
+        """Rows that are already padded and checked, from another shard."""
+        target = slice(self.count, self.count + count)
+        for name, array in self._arrays.items():
+            cast(rows[name][first : first + count], out=array[target])
+        self.count += count
+
+
+def check_regions(regions: Regions, spec: FeatureSpec) -> int:
+    """The number of regions, if their shapes, sizes and boxes make sense."""
+    R, D = spec.regions, spec.dim
+    shape = regions.features.shape
+    if len(shape) != 2 or shape[1] != D:
+        raise InputError(f"features of shape {shape}, expected (regions, {D})")
+    count = int(shape[0])
+    if count == 0:
+        raise InputError("no regions")
+    if count > R:
+        raise InputError(f"{count} regions, expected at most {R}")
+    if count < R and spec.short == "error":
+        raise InputError(f"{count} regions, expected {R}")
+    for name in spec.columns:
+        values = getattr(regions, name)
+        expected = (count, 4) if name == "regressed_boxes" else (count,)
+        if values is None or values.shape != expected:
+            found = "absent" if values is None else f"of shape {values.shape}"
+            raise InputError(f"{name} {found}, expected {expected}")
+        if not np.isfinite(values).all():
+            raise InputError(f"{name} not finite")
+    if spec.boxes:
+        if regions.boxes.shape != (count, 4):
+            raise InputError(f"boxes of shape {regions.boxes.shape}, expected {(count, 4)}")
+        if problem := box_problem(regions.boxes, width=regions.width, height=regions.height):
+            raise InputError(problem)
+    return count
+
+
+def box_problem(boxes: Array, *, width: int, height: int) -> str | None:
+    """Why boxes do not lie inside their image, or None."""
+    if width < 1 or height < 1:
+        return f"image size {width}×{height}"
+    ordered = (boxes[:, 2:] >= boxes[:, :2]).all()  # false for NaN as well
+    inside = (boxes[:, :2] >= -BOX_TOLERANCE).all() and (
+        boxes[:, 2:] <= np.array([width, height]) + BOX_TOLERANCE
+    ).all()
+    if ordered and inside:
+        return None
+    worst = next(
+        box
+        for box in boxes
+        if not (
+            box[2] >= box[0] >= -BOX_TOLERANCE
+            and box[3] >= box[1] >= -BOX_TOLERANCE
+            and box[2] <= width + BOX_TOLERANCE
+            and box[3] <= height + BOX_TOLERANCE
+        )
+    )
+    return f"box {[round(float(edge), 2) for edge in worst]} outside the image of {width}×{height}"
+
+
+def cast(source: Array, *, out: Array) -> None:
+    """Copy with conversion; float32 to float16 goes through torch, twelve times as fast as numpy's."""
+    if source.dtype == np.float32 and out.dtype == np.float16:
+        import torch
+
+        # torch takes no read-only array without a warning; the copy costs a quarter of numpy's conversion.
+        source = source if source.flags.writeable else source.copy()
+        torch.from_numpy(out).copy_(torch.from_numpy(source))
+    else:
+        with np.errstate(over="ignore"):  # what does not fit is refused by the caller
+            np.copyto(out, source, casting="same_kind")
+
+
+def _check_features(source: Array, stored: Array) -> None:
+    """Refuse what verify would refuse: NaN, infinity, nothing but zeros."""
+    flat = source.reshape(-1)
+    with np.errstate(all="ignore"):
+        energy = float(np.vdot(flat, flat)) if flat.dtype == np.float32 else float("nan")
+    # One pass says that all is well: a sum of squares that neither vanishes nor overflows in float16.
+    if 1e-6 < energy < 65504.0**2:
+        return
+    if not np.isfinite(source).all():
+        raise InputError("features not finite (NaN or infinity)")
+    if not np.isfinite(stored).all():
+        raise InputError(
+            f"features up to {float(np.abs(source).max()):g} do not fit float16; use --dtype float32"
+        )
+    if not stored.any():
+        raise InputError("features all zero")
+
+
+def _pad(target: Array, values: Array, short: str) -> None:
+    count = len(values)
+    target[:count] = values
+    _fill(target, count, short)
+
+
+def _fill(target: Array, count: int, short: str) -> None:
+    """Rows behind the real regions: zeros, or the real ones again, best first."""
+    if count == len(target):
+        return
+    if short == "pad-repeat":
+        target[count:] = target[np.arange(len(target) - count) % count]
+    else:
+        target[count:] = 0
+
+
+def block_digest(columns: Mapping[str, Array]) -> str:
+    """Rows -> 32 hex digits over all their bytes; the same in both file formats."""
+    digest = xxhash.xxh3_128()
+    for array in columns.values():
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

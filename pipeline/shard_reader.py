@@ -1,0 +1,241 @@
+"""A feature set on disk -> rows by position or image id, straight from memory maps, whatever the file format."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError, VerificationError
+from ..schema import Regions
+from .feature_index import FeatureIndex
+from .feature_spec import FeatureSpec, parse_shard_name
+from .gather import Gather
+from .shard_layout import ShardLayout
+
+Array = npt.NDArray[Any]
+
+
+class Shard:
+    """One shard file, mapped: arrays over its columns, without reading them.
+
+    No file handle stays open and no library's lock is involved: threads and forked processes may share it.
+    """
+
+    def __init__(self, folder: Path, entry: Mapping[str, Any], *, spec: FeatureSpec) -> None:
+        """`entry` is a marker, or a shard's part of the index."""
+        self.name: str = entry["shard"]
+        self.split, _ = parse_shard_name(self.name)
+        self.path = folder / entry["file"]
+        self.layout = ShardLayout.from_json(entry["layout"], source=self.path)
+        self.rows = self.layout.rows
+        self.spec = spec
+        self._columns = {column.name: column for column in spec.layout()}
+        self._map = _map_file(self.path, expected_bytes=entry["bytes"])
+
+    def views(self, name: str) -> list[Array]:
+        """A column, as one zero-copy array (rows, ...) per batch."""
+        return self.layout.column_views(self._map, self._columns[name])
+
+    def column(self, name: str) -> Array:
+        """A column as one array (rows, ...): a view where the file has one batch, else a copy."""
+        views = self.views(name)
+        column = self._columns[name]
+        if not views:
+            return np.empty((0, *column.shape), column.dtype)
+        return views[0] if len(views) == 1 else np.concatenate(views)
+
+    def will_need(self, first: int, rows: int) -> None:
+        """Tell the operating system that these rows' features are read soon."""
+        if not hasattr(self._map, "madvise"):
+            return
+        size = self._columns["features"].row_bytes
+        for segment in self.layout.segments():
+            low, high = max(first, segment.first), min(first + rows, segment.first + segment.rows)
+            if low < high:
+                start = segment.offsets["features"] + (low - segment.first) * size
+                page = start - start % mmap.PAGESIZE
+                self._map.madvise(mmap.MADV_WILLNEED, page, start + (high - low) * size - page)
+
+
+def _map_file(path: Path, *, expected_bytes: int) -> mmap.mmap:
+    try:
+        with path.open("rb", buffering=0) as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise VerificationError(f"{path}: missing, but the index lists it; run 'camp-data verify'") from None
+    except ValueError:
+        raise VerificationError(f"{path}: empty, expected {expected_bytes:,} bytes") from None
+    if len(mapped) != expected_bytes:
+        raise VerificationError(
+            f"{path}: {len(mapped):,} bytes, expected {expected_bytes:,}; run 'camp-data verify'"
+        )
+    return mapped
+
+
+class ShardReader:
+    """All rows of a feature set, numbered from 0 in index order. Safe to use from threads and after a fork."""
+
+    def __init__(self, index: FeatureIndex) -> None:
+        self.index, self.spec = index, index.spec
+        self.shards = [Shard(index.folder, entry, spec=self.spec) for entry in index.shards]
+        bounds = np.cumsum([0, *(shard.rows for shard in self.shards)])
+        self.bounds: npt.NDArray[np.int64] = bounds  # shard s has the positions bounds[s]..bounds[s + 1]
+        self._features: list[Array] = [view for shard in self.shards for view in shard.views("features")]
+        counts = [len(view) for view in self._features]
+        # The row table: position -> (batch, row in it).
+        self._batch = np.repeat(np.arange(len(counts)), counts)
+        self._row = np.concatenate([np.arange(0), *(np.arange(count) for count in counts)])
+        self.image_ids: npt.NDArray[np.int64] = self.small_column("image_id")
+        self._gathers: dict[int, Gather] = {}
+
+    @classmethod
+    def open(cls, folder: Path | str) -> ShardReader:
+        """A feature folder -> its rows; reads the index and the ids, not the features."""
+        return cls(FeatureIndex.open(Path(folder)))
+
+    def __enter__(self) -> ShardReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the gather threads. The maps go with the last array that uses them."""
+        for gather in self._gathers.values():
+            gather.close()
+        self._gathers = {}
+
+    def __len__(self) -> int:
+        return int(self.bounds[-1])
+
+    def small_column(self, name: str) -> Array:
+        """A column of all rows, copied: not meant for features."""
+        views = [view for shard in self.shards for view in shard.views(name)]
+        column = next(column for column in self.spec.layout() if column.name == name)
+        return np.concatenate([np.empty((0, *column.shape), column.dtype), *views])
+
+    @cached_property
+    def num_regions(self) -> npt.NDArray[np.int32]:
+        """(N,) how many of each row's R regions are real."""
+        return self.small_column("num_regions")
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int32]:
+        """(N, 2) width and height of the original images."""
+        return self.small_column("size")
+
+    @cached_property
+    def boxes(self) -> npt.NDArray[np.float32]:
+        """(N, R, 4) xyxy in original pixels."""
+        return self.small_column("boxes")
+
+    @cached_property
+    def _position_of(self) -> dict[int, int]:
+        return {image_id: position for position, image_id in enumerate(self.image_ids.tolist())}
+
+    def positions(self, split: str | None = None) -> npt.NDArray[np.int64]:
+        """The positions of a split's rows (default: all), in index order."""
+        parts = [
+            np.arange(self.bounds[number], self.bounds[number + 1])
+            for number, shard in enumerate(self.shards)
+            if split is None or shard.split == split
+        ]
+        return np.concatenate([np.arange(0), *parts])
+
+    def positions_of(self, image_ids: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Image ids -> positions; an image without a row is an error."""
+        table = self._position_of
+        try:
+            return np.array([table[int(image_id)] for image_id in image_ids], np.int64)
+        except KeyError as error:
+            raise InputError(
+                f"{self.index.folder}: no features of image {error.args[0]}; see {FAILURES_HINT}"
+            ) from None
+
+    def __contains__(self, image_id: int) -> bool:
+        return image_id in self._position_of
+
+    def features(self, position: int) -> Array:
+        """(R, D) of one row, zero-copy, read-only, padding included."""
+        return self._features[self._batch[position]][self._row[position]]
+
+    def locate(self, position: int) -> tuple[str, int]:
+        """A position -> (shard, row in it), for messages."""
+        number = int(np.searchsorted(self.bounds, position, side="right")) - 1
+        return self.shards[number].name, int(position - self.bounds[number])
+
+    def __getitem__(self, position: int) -> Regions:
+        """One row without its padding; the features are a view in the stored type."""
+        if not 0 <= position < len(self):
+            raise IndexError(f"row {position} of {len(self)}")
+        number = int(np.searchsorted(self.bounds, position, side="right")) - 1
+        shard, row = self.shards[number], int(position - self.bounds[number])
+        values = {name: _row_of(shard.views(name), row) for name in self._row_columns}
+        count = int(values["num_regions"])
+        width, height = values["size"].tolist()
+        return Regions(
+            boxes=values["boxes"][:count],
+            features=self.features(position)[:count],
+            width=width,
+            height=height,
+            **{name: values[name][:count] for name in self.spec.columns},
+        )
+
+    @cached_property
+    def _row_columns(self) -> list[str]:
+        return [column.name for column in self.spec.layout() if column.name not in ("image_id", "features")]
+
+    def by_id(self, image_id: int) -> Regions:
+        """The regions of an image, without padding."""
+        return self[int(self.positions_of([image_id])[0])]
+
+    def gather(
+        self, positions: Sequence[int] | npt.NDArray[np.int64], *, out: Array | None = None, threads: int = 1
+    ) -> Array:
+        """The features of many rows -> (len(positions), R, D), into `out` where given."""
+        positions = np.asarray(positions, np.int64)
+        if len(positions) and not (0 <= positions.min() and positions.max() < len(self)):
+            raise IndexError(f"rows {positions.min()}..{positions.max()} of {len(self)}")
+        shape = (len(positions), self.spec.regions, self.spec.dim)
+        if out is None:
+            out = np.empty(shape, self.spec.dtype)
+        if out.shape != shape or out.dtype != self.spec.dtype:
+            raise InputError(f"buffer {out.dtype} {out.shape}, expected {self.spec.dtype} {shape}")
+        batches, rows = self._batch[positions].tolist(), self._row[positions].tolist()
+        views = self._features
+        self._gather(threads)([views[batch][row] for batch, row in zip(batches, rows, strict=True)], out)
+        return out
+
+    def _gather(self, threads: int) -> Gather:
+        if threads not in self._gathers:
+            self._gathers[threads] = Gather(threads=threads)
+        return self._gathers[threads]
+
+    def will_need(self, positions: npt.NDArray[np.int64]) -> None:
+        """Tell the operating system that these rows' features are read soon."""
+        for position in positions.tolist():
+            number = int(np.searchsorted(self.bounds, position, side="right")) - 1
+            self.shards[number].will_need(position - int(self.bounds[number]), 1)
+
+
+FAILURES_HINT = "failures.parquet"
+
+
+def _row_of(views: list[Array], row: int) -> Array:
+    for view in views:
+        if row < len(view):
+            return view[row]
+        row -= len(view)
+    raise AssertionError("row behind the end of its shard")
