@@ -7,6 +7,8 @@ import errno
 import hashlib
 import json
 import os
+import secrets
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -60,8 +62,12 @@ def sync_directory(folder: Path) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """The name a file has until it is whole; the process id keeps two writers apart."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """The name a file has until it is whole, another one at every call.
+
+    Host and process say whose it is: on a shared disk two machines may write the same file at once.
+    """
+    host = socket.gethostname().replace(".", "-") or "localhost"
+    return path.with_name(f".{path.name}.{host}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
 
 
 def is_temporary(path: Path) -> bool:

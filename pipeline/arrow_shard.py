@@ -76,8 +76,8 @@ def _to_arrow(array: Array, type: pa.DataType) -> pa.Array:
 
 def read_arrow_meta(path: Path) -> bytes:
     """A shard -> the sealed JSON it carries."""
-    with _open(path) as reader:
-        meta = (reader.schema.metadata or {}).get(META_KEY)
+    _, reader = _open(path)
+    meta = (reader.schema.metadata or {}).get(META_KEY)
     if meta is None:
         raise VerificationError(f"{path}: an Arrow file, but not a shard of camp-data; import it instead")
     return bytes(meta)
@@ -85,32 +85,34 @@ def read_arrow_meta(path: Path) -> bytes:
 
 def locate_arrow(path: Path, spec: FeatureSpec, meta: bytes) -> tuple[ShardLayout, list[str]]:
     """A shard -> where its columns are, and each batch's digest; the schema must be the spec's."""
-    with _open(path) as reader, pa.memory_map(str(path)) as whole:
-        if not reader.schema.equals(arrow_schema(spec, meta), check_metadata=True):
-            raise VerificationError(
-                f"{path}: columns {_describe(reader.schema)}, expected {_describe(arrow_schema(spec, meta))}"
-            )
-        # The batches must come from the same map as the base address, or offsets mean nothing.
-        base = whole.read_buffer()
-        with pa.ipc.open_file(base) as mapped:
-            segments, digests, first = [], [], 0
-            for number in range(mapped.num_record_batches):
-                batch, custom = mapped.get_batch_with_custom_metadata(number)
-                if any(array.null_count for array in batch.columns):
-                    raise VerificationError(f"{path}: batch {number} has nulls, expected none")
-                offsets = {
-                    name: array.buffers()[-1].address - base.address
-                    for name, array in zip(batch.schema.names, batch.columns, strict=True)
-                }
-                segments.append(Segment(first, batch.num_rows, offsets))
-                digests.append((custom or {}).get(DIGEST_KEY, b"").decode("ascii", "replace"))
-                first += batch.num_rows
+    whole, reader = _open(path)
+    expected = arrow_schema(spec, meta)
+    if not reader.schema.equals(expected, check_metadata=True):
+        raise VerificationError(f"{path}: columns {_describe(reader.schema)}, expected {_describe(expected)}")
+    segments, digests, first = [], [], 0
+    for number in range(reader.num_record_batches):
+        try:
+            batch, custom = reader.get_batch_with_custom_metadata(number)
+            batch.validate()
+        except (OSError, pa.ArrowInvalid) as error:
+            raise VerificationError(f"{path}: batch {number} is damaged ({error})") from None
+        if any(array.null_count for array in batch.columns):
+            raise VerificationError(f"{path}: batch {number} has nulls, expected none")
+        offsets = {
+            name: array.buffers()[-1].address - whole.address
+            for name, array in zip(batch.schema.names, batch.columns, strict=True)
+        }
+        segments.append(Segment(first, batch.num_rows, offsets))
+        digests.append((custom or {}).get(DIGEST_KEY, b"").decode("ascii", "replace"))
+        first += batch.num_rows
     return ShardLayout.of(segments, batch_rows=spec.batch_rows, source=path), digests
 
 
-def _open(path: Path) -> pa.ipc.RecordBatchFileReader:
+def _open(path: Path) -> tuple[pa.Buffer, pa.ipc.RecordBatchFileReader]:
+    """The mapped file and a reader whose batches lie in that map."""
     try:
-        return pa.ipc.open_file(pa.memory_map(os.fspath(path)))
+        whole = pa.memory_map(os.fspath(path)).read_buffer()
+        return whole, pa.ipc.open_file(whole)
     except FileNotFoundError:
         raise VerificationError(f"{path}: missing") from None
     except (OSError, pa.ArrowInvalid) as error:

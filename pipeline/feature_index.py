@@ -15,6 +15,7 @@ from ..errors import InputError, MismatchError, VerificationError
 from ..files import atomic_writer, canonical_json, checksum_file, fingerprint
 from ..schema import FEATURES_VERSION
 from .feature_spec import FeatureSpec, parse_shard_name
+from .leftovers import remove_leftovers
 from .sealed_json import read_sealed, write_sealed
 
 INDEX_FILE = "index.json"
@@ -120,6 +121,7 @@ def finalize(
 
     Shards of earlier generations belong into `expected_shards` too: the index lists them all.
     """
+    remove_leftovers(folder)
     markers = []
     for shard in sort_shards(expected_shards):
         marker = read_marker(folder, shard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,8 +19,7 @@ class Gather:
     def __init__(self, *, threads: int = 1) -> None:
         assert threads >= 1
         self.threads = threads
-        self._pool: ThreadPoolExecutor | None = None
-        self._pool_process = 0
+        self._pools: dict[int, ThreadPoolExecutor] = {}
 
     def __call__(self, rows: Sequence[Array], out: Array) -> None:
         """rows[i] -> out[i], all of the same shape and type."""
@@ -30,25 +30,24 @@ class Gather:
         bounds = [count * part // self.threads for part in range(self.threads + 1)]
         pool = self._threads()
         others = [
-            pool.submit(_copy, rows[low:high], out[low:high])
-            for low, high in zip(bounds[1:-1], bounds[2:], strict=True)
+            pool.submit(_copy, rows[low:high], out[low:high]) for low, high in itertools.pairwise(bounds[1:])
         ]
         _copy(rows[: bounds[1]], out[: bounds[1]])
         for other in others:
             other.result()
 
     def _threads(self) -> ThreadPoolExecutor:
-        # Threads do not survive a fork; the child starts its own.
-        if self._pool is None or self._pool_process != os.getpid():
-            self._pool = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="gather")
-            self._pool_process = os.getpid()
-        return self._pool
+        # By process, as threads do not survive a fork; setdefault, as two threads may come here first.
+        # A pool that loses the race has started no thread.
+        if (pool := self._pools.get(os.getpid())) is not None:
+            return pool
+        new = ThreadPoolExecutor(self.threads - 1, thread_name_prefix="gather")
+        return self._pools.setdefault(os.getpid(), new)
 
     def close(self) -> None:
         """End the threads."""
-        if self._pool is not None and self._pool_process == os.getpid():
-            self._pool.shutdown()
-        self._pool = None
+        if (pool := self._pools.pop(os.getpid(), None)) is not None:
+            pool.shutdown()
 
 
 def _copy(rows: Sequence[Array], out: Array) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import VerificationError
+from ..files import temporary_name
 from .feature_spec import Column, FeatureSpec
 from .shard_layout import Segment, ShardLayout
 
@@ -55,7 +56,7 @@ class Hdf5ShardFile:
 
     def finish(self) -> None:
         """Write what lies around the features; the bytes are then with the operating system."""
-        skeleton = self._path.with_name(self._path.name.removesuffix(".tmp") + ".skeleton.tmp")
+        skeleton = temporary_name(self._path)
         try:
             self._write_skeleton(skeleton)
             with skeleton.open("rb", buffering=0) as source:
@@ -156,7 +157,7 @@ def locate_hdf5(path: Path, spec: FeatureSpec, meta: bytes) -> tuple[ShardLayout
 
 def _open(path: Path) -> h5py.File:
     try:
-        return h5py.File(path, "r")
+        return h5py.File(path, "r", locking=False)  # the writer holds its own lock while it checks
     except FileNotFoundError:
         raise VerificationError(f"{path}: missing") from None
     except OSError as error:

@@ -1,9 +1,9 @@
-"""A feature set on disk -> rows by position or image id, straight from memory maps, whatever the file format."""
+"""A feature set on disk -> rows by position or image id, straight from memory maps."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..errors import InputError, VerificationError
 from ..schema import Regions
-from .feature_index import FeatureIndex
+from .feature_index import FAILURES_FILE, FeatureIndex
 from .feature_spec import FeatureSpec, parse_shard_name
 from .gather import Gather
 from .shard_layout import ShardLayout
@@ -51,6 +51,18 @@ class Shard:
             return np.empty((0, *column.shape), column.dtype)
         return views[0] if len(views) == 1 else np.concatenate(views)
 
+    def row(self, name: str, row: int) -> Array:
+        """One row of a column, zero-copy."""
+        return self.layout.row_view(self._map, self._columns[name], row)
+
+    def batches(self) -> Iterator[dict[str, Array]]:
+        """All columns, a batch of rows at a time, zero-copy; the batches are those that were hashed."""
+        views = {name: self.views(name) for name in self._columns}
+        for number, view in enumerate(views["image_id"]):
+            for first in range(0, len(view), self.spec.batch_rows):
+                rows = slice(first, first + self.spec.batch_rows)
+                yield {name: columns[number][rows] for name, columns in views.items()}
+
     def will_need(self, first: int, rows: int) -> None:
         """Tell the operating system that these rows' features are read soon."""
         if not hasattr(self._map, "madvise"):
@@ -80,7 +92,7 @@ def _map_file(path: Path, *, expected_bytes: int) -> mmap.mmap:
 
 
 class ShardReader:
-    """All rows of a feature set, numbered from 0 in index order. Safe to use from threads and after a fork."""
+    """All rows of a feature set, numbered from 0 in index order. Threads and forks may share it."""
 
     def __init__(self, index: FeatureIndex) -> None:
         self.index, self.spec = index, index.spec
@@ -142,8 +154,9 @@ class ShardReader:
         return self.small_column("boxes")
 
     @cached_property
-    def _position_of(self) -> dict[int, int]:
-        return {image_id: position for position, image_id in enumerate(self.image_ids.tolist())}
+    def _by_id(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        order = np.argsort(self.image_ids, kind="stable")
+        return self.image_ids[order], order
 
     def positions(self, split: str | None = None) -> npt.NDArray[np.int64]:
         """The positions of a split's rows (default: all), in index order."""
@@ -156,16 +169,21 @@ class ShardReader:
 
     def positions_of(self, image_ids: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Image ids -> positions; an image without a row is an error."""
-        table = self._position_of
-        try:
-            return np.array([table[int(image_id)] for image_id in image_ids], np.int64)
-        except KeyError as error:
+        wanted = np.asarray(image_ids, np.int64)
+        sorted_ids, order = self._by_id
+        places = np.searchsorted(sorted_ids, wanted)
+        found = places < len(sorted_ids)
+        found[found] = sorted_ids[places[found]] == wanted[found]
+        if not found.all():
             raise InputError(
-                f"{self.index.folder}: no features of image {error.args[0]}; see {FAILURES_HINT}"
-            ) from None
+                f"{self.index.folder}: no features of image {wanted[~found][0]}; see {FAILURES_FILE} for why"
+            )
+        return order[places]
 
     def __contains__(self, image_id: int) -> bool:
-        return image_id in self._position_of
+        sorted_ids, _ = self._by_id
+        place = int(np.searchsorted(sorted_ids, image_id))
+        return place < len(sorted_ids) and int(sorted_ids[place]) == image_id
 
     def features(self, position: int) -> Array:
         """(R, D) of one row, zero-copy, read-only, padding included."""
@@ -173,29 +191,28 @@ class ShardReader:
 
     def locate(self, position: int) -> tuple[str, int]:
         """A position -> (shard, row in it), for messages."""
+        number, row = self._place(position)
+        return self.shards[number].name, row
+
+    def _place(self, position: int) -> tuple[int, int]:
         number = int(np.searchsorted(self.bounds, position, side="right")) - 1
-        return self.shards[number].name, int(position - self.bounds[number])
+        return number, int(position - self.bounds[number])
 
     def __getitem__(self, position: int) -> Regions:
         """One row without its padding; the features are a view in the stored type."""
         if not 0 <= position < len(self):
             raise IndexError(f"row {position} of {len(self)}")
-        number = int(np.searchsorted(self.bounds, position, side="right")) - 1
-        shard, row = self.shards[number], int(position - self.bounds[number])
-        values = {name: _row_of(shard.views(name), row) for name in self._row_columns}
-        count = int(values["num_regions"])
-        width, height = values["size"].tolist()
+        number, row = self._place(position)
+        shard = self.shards[number]
+        count = int(shard.row("num_regions", row))
+        width, height = shard.row("size", row).tolist()
         return Regions(
-            boxes=values["boxes"][:count],
-            features=self.features(position)[:count],
+            boxes=shard.row("boxes", row)[:count],
+            features=shard.row("features", row)[:count],
             width=width,
             height=height,
-            **{name: values[name][:count] for name in self.spec.columns},
+            **{name: shard.row(name, row)[:count] for name in self.spec.columns},
         )
-
-    @cached_property
-    def _row_columns(self) -> list[str]:
-        return [column.name for column in self.spec.layout() if column.name not in ("image_id", "features")]
 
     def by_id(self, image_id: int) -> Regions:
         """The regions of an image, without padding."""
@@ -206,7 +223,7 @@ class ShardReader:
     ) -> Array:
         """The features of many rows -> (len(positions), R, D), into `out` where given."""
         positions = np.asarray(positions, np.int64)
-        if len(positions) and not (0 <= positions.min() and positions.max() < len(self)):
+        if len(positions) and not (positions.min() >= 0 and positions.max() < len(self)):
             raise IndexError(f"rows {positions.min()}..{positions.max()} of {len(self)}")
         shape = (len(positions), self.spec.regions, self.spec.dim)
         if out is None:
@@ -215,27 +232,12 @@ class ShardReader:
             raise InputError(f"buffer {out.dtype} {out.shape}, expected {self.spec.dtype} {shape}")
         batches, rows = self._batch[positions].tolist(), self._row[positions].tolist()
         views = self._features
-        self._gather(threads)([views[batch][row] for batch, row in zip(batches, rows, strict=True)], out)
+        gather = self._gathers.get(threads) or self._gathers.setdefault(threads, Gather(threads=threads))
+        gather([views[batch][row] for batch, row in zip(batches, rows, strict=True)], out)
         return out
-
-    def _gather(self, threads: int) -> Gather:
-        if threads not in self._gathers:
-            self._gathers[threads] = Gather(threads=threads)
-        return self._gathers[threads]
 
     def will_need(self, positions: npt.NDArray[np.int64]) -> None:
         """Tell the operating system that these rows' features are read soon."""
         for position in positions.tolist():
-            number = int(np.searchsorted(self.bounds, position, side="right")) - 1
-            self.shards[number].will_need(position - int(self.bounds[number]), 1)
-
-
-FAILURES_HINT = "failures.parquet"
-
-
-def _row_of(views: list[Array], row: int) -> Array:
-    for view in views:
-        if row < len(view):
-            return view[row]
-        row -= len(view)
-    raise AssertionError("row behind the end of its shard")
+            number, row = self._place(position)
+            self.shards[number].will_need(row, 1)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,10 +12,18 @@ from typing import Any
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..files import checksum_bytes, checksum_file, publish, storage_errors, sync_directory
+from ..files import (
+    checksum_bytes,
+    checksum_file,
+    publish,
+    storage_errors,
+    sync_directory,
+    temporary_name,
+)
 from ..schema import FEATURES_VERSION, Regions
 from .feature_index import INDEX_FILE, marker_path
 from .feature_spec import FeatureSpec, parse_shard_name
+from .leftovers import claim, remove_leftovers
 from .row_block import RowBlock, block_digest
 from .sealed_json import sealed, write_sealed
 from .shard_file import create_shard_file, locate
@@ -63,11 +69,16 @@ class ShardWriter:
             }
         )
         folder.mkdir(parents=True, exist_ok=True)
-        host = socket.gethostname().replace(".", "-")
-        self._temporary = folder / f".{self.path.name}.{host}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp"
+        remove_leftovers(folder)
+        self._temporary = temporary_name(self.path)
         self._block = RowBlock(spec, rows=min(spec.batch_rows, max(capacity, 1)))
-        with storage_errors(self.path):
-            self._file = create_shard_file(self._temporary, spec, self._meta)
+        try:
+            with storage_errors(self.path):
+                self._file = create_shard_file(self._temporary, spec, self._meta)
+                claim(self._file.fileno())
+        except BaseException:
+            self._temporary.unlink(missing_ok=True)
+            raise
 
     def __enter__(self) -> ShardWriter:
         return self
