@@ -9,12 +9,13 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import StorageError
+from .errors import StorageError, VerificationError
 
+SEAL = "seal"  # the field of a sealed JSON file that vouches for the others
 _READ_BYTES = 1 << 22
 
 
@@ -27,6 +28,31 @@ def canonical_json(value: Any) -> bytes:
 def fingerprint(value: Any) -> str:
     """A JSON value -> 32 hex digits that change when the value does."""
     return hashlib.sha256(canonical_json(value)).hexdigest()[:32]
+
+
+def sealed(value: Mapping[str, Any]) -> bytes:
+    """A JSON object -> canonical JSON that carries the fingerprint of its fields."""
+    assert SEAL not in value
+    return canonical_json({**value, SEAL: fingerprint(dict(value))})
+
+
+def unseal(content: bytes, *, source: object) -> dict[str, Any]:
+    """Sealed bytes -> the object without its seal; any changed byte is an error that names `source`."""
+    try:
+        value = json.loads(content)
+        seal = value.pop(SEAL)
+        # The bytes count too: a changed space or an escaped letter leaves the fields as they were.
+        intact = seal == fingerprint(value) and content == canonical_json({**value, SEAL: seal})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise VerificationError(f"{source}: damaged, not a sealed JSON object ({error!r})") from None
+    if not intact:
+        raise VerificationError(f"{source}: damaged, its content does not fit its seal")
+    return dict(value)
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """A sealed file -> its object."""
+    return unseal(path.read_bytes(), source=path)
 
 
 def checksum_bytes(content: bytes | memoryview) -> str:
@@ -101,6 +127,11 @@ def write_atomic(path: Path, content: bytes) -> None:
     """Bytes -> a file, whole or not at all."""
     with atomic_writer(path) as stream:
         stream.write(content)
+
+
+def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
+    """A JSON object -> a sealed file, whole or not at all."""
+    write_atomic(path, sealed(value))
 
 
 @contextlib.contextmanager

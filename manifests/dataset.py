@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..errors import InputError, MismatchError, VerificationError
-from ..files import atomic_writer, canonical_json, checksum_file, fingerprint, write_atomic
+from ..files import atomic_writer, checksum_file, fingerprint, write_sealed
 from ..schema import DATASET_VERSION, SPLITS, ImageRow
 from .manifest import CAPTIONS_SCHEMA, IMAGES_SCHEMA, Manifest, image_rows
 
@@ -212,5 +212,5 @@ def write_generation(
         "image_roots": list(image_roots),
         "generations": generations,
     }
-    write_atomic(root / DATASET_FILE, canonical_json(header))
+    write_sealed(root / DATASET_FILE, header)
     return Dataset.open(root)

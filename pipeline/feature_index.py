@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..errors import InputError, MismatchError, VerificationError
-from ..files import atomic_writer, canonical_json, checksum_file, fingerprint
+from ..files import atomic_writer, canonical_json, checksum_file, fingerprint, read_sealed, write_sealed
 from ..schema import FEATURES_VERSION
 from .feature_spec import FeatureSpec, parse_shard_name
 from .leftovers import remove_leftovers
-from .sealed_json import read_sealed, write_sealed
 
 INDEX_FILE = "index.json"
 FAILURES_FILE = "failures.parquet"

@@ -1,10 +1,9 @@
-"""A dataset of somebody else's HDF5 file -> its rows: mapped where the bytes lie plain, through h5py where not."""
+"""A dataset of somebody else's HDF5 file -> its rows: mapped where they lie plain, else through h5py."""
 
 from __future__ import annotations
 
 import mmap
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ Array = npt.NDArray[Any]
 class ForeignRows:
     """Rows (axis 0) of one dataset, in this machine's byte order.
 
-    Contiguous data and unfiltered chunks are read from a memory map. Compressed or split ones go through h5py,
-    under a lock, with a handle that each process opens for itself: a handle carried over a fork returns
-    wrong data.
+    Contiguous data and unfiltered chunks are read from a memory map. Compressed or split ones go through
+    h5py (one thread at a time) with a handle that each process opens for itself: one that is carried over a
+    fork returns wrong data.
     """
 
     def __init__(self, path: Path | str, dataset: str) -> None:
@@ -41,7 +40,6 @@ class ForeignRows:
         if self._blocks is not None:
             with self.path.open("rb", buffering=0) as stream:
                 self._map = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        self._lock = threading.Lock()
         self._handles: dict[int, h5py.File] = {}
 
     @property
@@ -62,8 +60,7 @@ class ForeignRows:
             raise IndexError(f"{self.path}: rows {first}..{first + count} of {len(self)}")
         out = np.empty((count, *self.shape[1:]), self.dtype)
         if self._map is None:
-            with self._lock:
-                out[...] = self._handle()[self.dataset][first : first + count]
+            out[...] = self._handle()[self.dataset][first : first + count]
             return out
         assert self._blocks is not None
         block_rows, offsets = self._blocks
@@ -83,9 +80,7 @@ class ForeignRows:
 
     def _handle(self) -> h5py.File:
         process = os.getpid()
-        if process not in self._handles:
-            self._handles[process] = _open(self.path)
-        return self._handles[process]
+        return self._handles.get(process) or self._handles.setdefault(process, _open(self.path))
 
     def close(self) -> None:
         """Close this process's handle."""

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from ..errors import VerificationError
+from ..files import unseal
 from ..schema import FEATURES_VERSION
 from .feature_spec import FeatureSpec
-from .sealed_json import unseal
 from .shard_layout import ShardLayout
 
 Array = npt.NDArray[Any]

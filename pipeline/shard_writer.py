@@ -16,16 +16,17 @@ from ..files import (
     checksum_bytes,
     checksum_file,
     publish,
+    sealed,
     storage_errors,
     sync_directory,
     temporary_name,
+    write_sealed,
 )
 from ..schema import FEATURES_VERSION, Regions
 from .feature_index import INDEX_FILE, marker_path
 from .feature_spec import FeatureSpec, parse_shard_name
 from .leftovers import claim, remove_leftovers
 from .row_block import RowBlock, block_digest
-from .sealed_json import sealed, write_sealed
 from .shard_file import create_shard_file, locate
 
 Array = npt.NDArray[Any]
