@@ -22,11 +22,10 @@ def paint_background(name: str, *, width: int, height: int, backdrop: int) -> Im
 
 def _sky(canvas: Image.Image, top: Rgb, bottom: Rgb, *, until: float = 1.0) -> None:
     """A gradient from the upper edge down to a share of the height."""
-    strip, rows = Image.new("RGB", (1, 64)), 64
-    for row in range(rows):
-        strip.putpixel((0, row), mix(top, bottom, row / (rows - 1)))
-    depth = max(1, round(canvas.height * until))
-    canvas.paste(strip.resize((canvas.width, depth), Image.Resampling.BILINEAR), (0, 0))
+    depth = round(canvas.height * until)
+    strip = Image.new("RGB", (1, depth))
+    strip.putdata([mix(top, bottom, row / depth) for row in range(depth)])
+    canvas.paste(strip.resize((canvas.width, depth), Image.Resampling.NEAREST), (0, 0))
 
 
 def _hills(canvas: Image.Image, rng: random.Random, colour: Rgb, *, top: float, swing: float) -> None:

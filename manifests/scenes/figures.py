@@ -106,9 +106,8 @@ def _house(brush: Brush) -> None:
     brush.rectangle(0.72, 0.04, 0.84, 0.4, _METAL)
     brush.rectangle(0.1, 0.42, 0.9, 1)
     brush.polygon([(0, 0.46), (0.5, 0), (1, 0.46)], brush.dark)
-    brush.rectangle(0.42, 0.66, 0.6, 1, _WOOD)
-    brush.rectangle(0.18, 0.56, 0.36, 0.76, _GLASS)
-    brush.rectangle(0.66, 0.56, 0.84, 0.76, _GLASS)
+    brush.rectangle(0.6, 0.64, 0.78, 1, _WOOD)
+    brush.rectangle(0.2, 0.58, 0.4, 0.78, _GLASS)
 
 
 def _kite(brush: Brush) -> None:
