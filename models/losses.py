@@ -1,0 +1,148 @@
+"""Scores of every image with every caption of a batch -> one loss.
+
+Negatives are told by image id, never by the diagonal: two captions of one image are not negatives of each
+other. Every caption stands for one positive pair; an image's hardest negative caption counts once for each of
+its captions, as it would if the image stood in the batch that many times.
+
+Sums over the batch are the papers' convention, and their learning rates assume them; reduction="mean" divides
+by the number of captions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import InputError
+from ..schema import Batch
+
+ANNEALING_RATE = 0.991  # η of ADAPT, Eq. 11
+REDUCTIONS = ("sum", "mean")
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Which scores are of matching pairs, for I images and C captions."""
+
+    image_of: Tensor  # (C,) the row of each caption's image
+    positive: Tensor  # (I, C) true where image and caption belong together
+
+    @staticmethod
+    def of(batch: Batch) -> Pairs:
+        """By image id, so that an image that came twice (two ranks drew it) is nowhere its own negative."""
+        caption_ids = batch.image_ids[batch.caption_image]  # (C,)
+        return Pairs(batch.caption_image, batch.image_ids.unsqueeze(1) == caption_ids)
+
+
+Loss = Callable[[Tensor, Pairs, int], Tensor]
+"""(scores (I, C), pairs, the number of steps done) -> a scalar."""
+
+
+def _positives(scores: Tensor, pairs: Pairs) -> Tensor:
+    return scores.gather(0, pairs.image_of.unsqueeze(0)).squeeze(0)  # (C,)
+
+
+def _hardest(scores: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """Each caption's highest-scoring foreign caption (for its image) and foreign image, (C,) each.
+
+    max over an axis, not amax: amax would share a tie's gradient among all its pairs, and a batch of equal
+    scores would send every pair through the second pass. No negative at all gives minus infinity, hence no
+    loss.
+    """
+    negatives = scores.masked_fill(pairs.positive, float("-inf"))
+    return negatives.max(dim=1).values[pairs.image_of], negatives.max(dim=0).values
+
+
+def _negative_counts(pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """For each caption: how many captions are foreign to its image, how many images to itself, (C,) each."""
+    foreign = ~pairs.positive
+    return foreign.sum(dim=1)[pairs.image_of], foreign.sum(dim=0)
+
+
+def bce_hardest(scores: Tensor, pairs: Pairs, step: int = 0) -> Tensor:
+    """Hardest-negative binary cross-entropy on logits, Eq. 14 of CAMP: -> per-caption terms summed.
+
+    Eq. 14 lacks its minus sign and takes the maximum of log(1 - m), the easiest negative; both are slips.
+    With -log σ(x) = softplus(-x) and -log(1 - σ(x)) = softplus(x) nothing saturates, where clamped scores
+    lose the gradient.
+    """
+    captions, images = _hardest(scores, pairs)
+    return (2 * F.softplus(-_positives(scores, pairs)) + F.softplus(captions) + F.softplus(images)).sum()
+
+
+def bce_all(scores: Tensor, pairs: Pairs, step: int = 0) -> Tensor:
+    """Binary cross-entropy with every negative, divided by their number per query (BCE w/o hardest)."""
+    costs = F.softplus(scores).masked_fill(pairs.positive, 0)
+    captions, images = _negative_counts(pairs)
+    by_image = costs.sum(dim=1)[pairs.image_of] / captions.clamp_min(1)
+    by_caption = costs.sum(dim=0) / images.clamp_min(1)
+    return (2 * F.softplus(-_positives(scores, pairs)) + by_image + by_caption).sum()
+
+
+def ranking_hardest(scores: Tensor, pairs: Pairs, step: int = 0, *, margin: float = 0.2) -> Tensor:
+    """Hinge to the hardest negative of both directions, Eq. 12 of CAMP."""
+    positives = _positives(scores, pairs)
+    captions, images = _hardest(scores, pairs)
+    return ((margin + captions - positives).relu() + (margin + images - positives).relu()).sum()
+
+
+def ranking_all(scores: Tensor, pairs: Pairs, step: int = 0, *, margin: float = 0.2) -> Tensor:
+    """Hinge to every negative of both directions, Eq. 12–13 of ADAPT."""
+    positives = _positives(scores, pairs)
+    # One row per caption: its image's scores with the foreign captions.
+    by_image = (margin + scores[pairs.image_of] - positives.unsqueeze(1)).relu()  # (C, C)
+    by_caption = (margin + scores - positives).relu()  # (I, C)
+    own = pairs.positive[pairs.image_of]
+    return by_image.masked_fill(own, 0).sum() + by_caption.masked_fill(pairs.positive, 0).sum()
+
+
+def annealed(
+    scores: Tensor, pairs: Pairs, step: int = 0, *, margin: float = 0.2, rate: float = ANNEALING_RATE
+) -> Tensor:
+    """τ·hardest + (1 - τ)·all with τ = 1 - rate^step, Eq. 10–11 of ADAPT: gentle first, hardest later."""
+    tau = 1 - rate**step
+    hardest = ranking_hardest(scores, pairs, margin=margin)
+    return tau * hardest + (1 - tau) * ranking_all(scores, pairs, margin=margin)
+
+
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "bce_hardest": bce_hardest,
+    "bce_all": bce_all,
+    "ranking_hardest": ranking_hardest,
+    "ranking_all": ranking_all,
+    "annealed": annealed,
+}
+_HAS_MARGIN = ("ranking_hardest", "ranking_all", "annealed")
+
+
+def build_loss(
+    name: str, *, margin: float = 0.2, reduction: str = "sum", of_probabilities: bool = False
+) -> Loss:
+    """A loss by name. `of_probabilities` puts a margin between σ(logits), as in the row MLP+Ranking loss."""
+    if name not in LOSSES:
+        raise InputError(f"loss {name!r}, expected one of {', '.join(LOSSES)}")
+    if reduction not in REDUCTIONS:
+        raise InputError(f"reduction {reduction!r}, expected one of {', '.join(REDUCTIONS)}")
+    if of_probabilities and name not in _HAS_MARGIN:
+        raise InputError(f"loss {name!r} works on logits already; of_probabilities is for the ranking losses")
+    function = partial(LOSSES[name], margin=margin) if name in _HAS_MARGIN else LOSSES[name]
+
+    def loss(scores: Tensor, pairs: Pairs, step: int) -> Tensor:
+        total = function(scores.sigmoid() if of_probabilities else scores, pairs, step)
+        return total / len(pairs.image_of) if reduction == "mean" else total
+
+    return loss
+
+
+def chance_loss(name: str, captions: int, *, margin: float = 0.2, reduction: str = "sum") -> float | None:
+    """The loss when all scores are equal (and 0 where they are logits): the mark of a collapsed model."""
+    log2 = float(torch.log(torch.tensor(2.0, dtype=torch.float64)))
+    per_caption = {"bce_hardest": 4 * log2, "bce_all": 4 * log2, "ranking_hardest": 2 * margin}.get(name)
+    if per_caption is None:
+        return None
+    return per_caption if reduction == "mean" else per_caption * captions

@@ -1,0 +1,266 @@
+"""A batch and a loss on its score matrix -> exact gradients in the memory of one tile.
+
+Pass 1 scores all I×C pairs in tiles from detached encodings, without gradient; the loss on that matrix, as a
+leaf, gives dL/dS. Pass 2 scores with gradient, chunk by chunk, only the pairs whose dL/dS is not zero, and
+pushes dL/dS through them into the encodings, then once through the encoders. By the chain rule loss and
+gradient are those of one pass over the whole matrix, for any loss. A loss on hardest negatives leaves at most
+3 pairs per caption: about a third of the arithmetic (one pass 3·B², two passes B² + 9·B).
+
+A pair is scored twice, so its score must come out the same: dropout and batch statistics belong into the
+encoders, which run once. A scorer that has either is refused.
+
+Gradients are added to `.grad` in several backward calls. Under DistributedDataParallel, average them after
+the step instead of letting its hooks do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import InputError
+from ..schema import Batch
+from .encoded import Encoded
+from .losses import Loss, Pairs
+from .matcher import ONCE_PER_BATCH, Matcher
+from .tiles import score_matrix, tiles
+
+CPU_CHUNK_BYTES = 64 << 20
+GPU_CHUNK_BYTES = 1 << 30
+GRADIENT_COST = 4  # what autograd keeps of a pair, in units of the same pair without gradient; roughly
+
+Autocast = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one training step saw. Its gradients are in the parameters."""
+
+    loss: Tensor  # scalar, of the scores
+    aux: Mapping[str, Tensor]  # the model's further losses
+    scores: Tensor  # (I, C)
+    scored_again: int  # how many pairs needed a gradient
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreGradients:
+    """The loss on a score matrix, and its gradients with respect to the encodings."""
+
+    loss: Tensor
+    scores: Tensor  # (I, C)
+    images: Encoded
+    texts: Encoded
+    scored_again: int
+
+
+def training_step(
+    model: Matcher,
+    batch: Batch,
+    *,
+    loss: Loss,
+    step: int = 0,
+    scale: float | Tensor = 1.0,
+    autocast: Autocast = nullcontext,
+    chunk_bytes: int | None = None,
+) -> Step:
+    """The cheaper of the two ways: one pass where the whole matrix fits the memory of a chunk, else two."""
+    regions, words = batch.regions.shape[1], int(batch.lengths.max())
+    pairs = len(batch.image_ids) * len(batch.caption_ids)
+    needed = pairs * model.pair_floats(regions, words) * GRADIENT_COST * 4
+    way = one_pass_step if needed <= _chunk_bytes(chunk_bytes, batch.regions) else two_pass_step
+    return way(model, batch, loss=loss, step=step, scale=scale, autocast=autocast, chunk_bytes=chunk_bytes)
+
+
+def one_pass_step(
+    model: Matcher,
+    batch: Batch,
+    *,
+    loss: Loss,
+    step: int = 0,
+    scale: float | Tensor = 1.0,
+    autocast: Autocast = nullcontext,
+    chunk_bytes: int | None = None,
+) -> Step:
+    """Autograd over the whole matrix: for models whose pairs cost little, and the oracle of two_pass_step."""
+    with autocast():
+        images = model.encode_image(batch.regions, batch.region_mask, batch.boxes)
+        texts = model.encode_text(batch.tokens, batch.lengths)
+        aux = model.aux_losses(batch, images, texts)
+        scores = model.score_block(images, texts)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    value = loss(scores, Pairs.of(batch), step)
+    torch.autograd.backward((value + sum(aux.values())) * scale)
+    return Step(value.detach(), _detached(aux), scores.detach(), scores.numel())
+
+
+def two_pass_step(
+    model: Matcher,
+    batch: Batch,
+    *,
+    loss: Loss,
+    step: int = 0,
+    scale: float | Tensor = 1.0,
+    autocast: Autocast = nullcontext,
+    tile_bytes: int | None = None,
+    chunk_bytes: int | None = None,
+) -> Step:
+    """One batch -> its loss; the gradients of scale·(loss + auxiliary losses) are added to the parameters."""
+    with autocast():
+        images = model.encode_image(batch.regions, batch.region_mask, batch.boxes)
+        texts = model.encode_text(batch.tokens, batch.lengths)
+        aux = model.aux_losses(batch, images, texts)
+    found = score_gradients(
+        model,
+        images.detach(),
+        texts.detach(),
+        pairs=Pairs.of(batch),
+        loss=loss,
+        step=step,
+        scale=scale,
+        autocast=autocast,
+        tile_bytes=tile_bytes,
+        chunk_bytes=chunk_bytes,
+    )
+    roots: list[Tensor] = [value * scale for value in aux.values()]
+    gradients: list[Tensor | None] = [None] * len(roots)
+    for encoded, gradient in ((images, found.images), (texts, found.texts)):
+        for root, value in zip(encoded.floats(), gradient.floats(), strict=True):
+            if root.requires_grad:
+                roots.append(root)
+                gradients.append(value.to(root.dtype))
+    torch.autograd.backward(roots, gradients)
+    return Step(found.loss, _detached(aux), found.scores, found.scored_again)
+
+
+def score_gradients(
+    model: Matcher,
+    images: Encoded,
+    texts: Encoded,
+    *,
+    pairs: Pairs,
+    loss: Loss,
+    step: int = 0,
+    scale: float | Tensor = 1.0,
+    autocast: Autocast = nullcontext,
+    tile_bytes: int | None = None,
+    chunk_bytes: int | None = None,
+) -> ScoreGradients:
+    """Detached encodings -> the loss and their gradients; the scorer's own are added to its parameters."""
+    _forbid_random_scores(model)
+    with autocast():
+        scores = score_matrix(model, images, texts, tile_bytes=tile_bytes)
+    leaf = scores.requires_grad_()
+    with torch.enable_grad():
+        value = loss(leaf, pairs, step)
+    (gradient,) = torch.autograd.grad(value, leaf)
+    gradient = gradient * scale
+    into_images, into_texts = _zeros(images), _zeros(texts)
+    again = 0
+    for part in _parts(model, images, texts, gradient, _chunk_bytes(chunk_bytes, images.mask)):
+        part_images, part_texts = _leaves(images.index(part.rows)), _leaves(part.texts)
+        with torch.enable_grad(), autocast():
+            part_scores = part.score(part_images, part_texts)
+        torch.autograd.backward(part_scores, part.gradient.to(part_scores.dtype))
+        _add(into_images, part.rows, part_images)
+        _add(into_texts, part.columns, part_texts)
+        again += part.gradient.numel()
+    return ScoreGradients(value.detach(), scores.detach(), into_images, into_texts, again)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Pairs that go through the second pass together."""
+
+    rows: Tensor | slice
+    columns: Tensor
+    texts: Encoded
+    gradient: Tensor  # (pairs,) or (rows, columns)
+    score: Callable[[Encoded, Encoded], Tensor]
+
+
+def _parts(
+    model: Matcher, images: Encoded, texts: Encoded, gradient: Tensor, chunk_bytes: int
+) -> Iterator[_Part]:
+    rows, columns = gradient.nonzero(as_tuple=True)
+    tile_bytes = chunk_bytes // GRADIENT_COST
+    if 2 * len(rows) > gradient.numel():
+        # Mostly needed: whole tiles share the work of a block, which pairs would repeat.
+        for tile in tiles(model, images, texts, tile_bytes=tile_bytes):
+            yield _Part(
+                tile.rows, tile.columns, tile.texts, gradient[tile.rows, tile.columns], model.score_block
+            )
+        return
+    if not len(rows):
+        # No pair violates: one pair with gradient 0 leaves the zeros that one pass would leave in every
+        # parameter.
+        rows = columns = torch.zeros(1, dtype=torch.int64, device=gradient.device)
+    lengths = texts.lengths[columns]
+    order = lengths.argsort(stable=True)  # neighbours of like length, so that a chunk pads little
+    rows, columns, lengths = rows[order], columns[order], lengths[order]
+    for length, chunk in _chunks(model, images, lengths, tile_bytes):
+        some = columns[chunk]
+        chunk_texts = texts.index(some).trim(length)
+        yield _Part(rows[chunk], some, chunk_texts, gradient[rows[chunk], some], model.score_pairs)
+
+
+def _chunks(model: Matcher, images: Encoded, lengths: Tensor, tile_bytes: int) -> Iterator[tuple[int, slice]]:
+    """Sorted lengths -> (the longest of a chunk, the chunk)."""
+    floats = model.pair_floats(images.mask.shape[1], int(lengths[-1]))
+    size = max(1, tile_bytes // (floats * images.local.element_size()))
+    for start in range(0, len(lengths), size):
+        stop = min(start + size, len(lengths))
+        yield int(lengths[stop - 1]), slice(start, stop)
+
+
+def _leaves(encoded: Encoded) -> Encoded:
+    return encoded.map(
+        lambda tensor: tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
+    )
+
+
+def _zeros(encoded: Encoded) -> Encoded:
+    """Where the gradients of chunks add up, at least in single precision."""
+    return encoded.map(
+        lambda tensor: (
+            torch.zeros_like(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32))
+            if tensor.is_floating_point()
+            else tensor
+        )
+    )
+
+
+def _add(total: Encoded, rows: Tensor | slice, leaves: Encoded) -> None:
+    cut = total.trim(leaves.mask.shape[1])
+    for into, leaf in zip(cut.floats(), leaves.floats(), strict=True):
+        if leaf.grad is None:
+            continue
+        if isinstance(rows, slice):
+            into[rows] += leaf.grad
+        else:
+            into.index_add_(0, rows, leaf.grad.to(into.dtype))
+
+
+def _chunk_bytes(given: int | None, like: Tensor) -> int:
+    if given is not None:
+        return given
+    return CPU_CHUNK_BYTES if like.device.type == "cpu" else GPU_CHUNK_BYTES
+
+
+def _detached(losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.detach() for name, value in losses.items()}
+
+
+def _forbid_random_scores(model: Matcher) -> None:
+    for name, module in model.named_modules():
+        if name.split(".")[0] in ONCE_PER_BATCH or not module.training:
+            continue
+        dropout = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+        if dropout or isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise InputError(
+                f"{name} ({type(module).__name__}) gives a pair another score in the second pass; "
+                "a scorer has no dropout and no batch statistics: move it into the encoders"
+            )
