@@ -100,6 +100,7 @@ def _create_contiguous(file: h5py.File, column: Column, rows: int) -> h5py.h5d.D
     properties.set_layout(h5py.h5d.CONTIGUOUS)
     properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     properties.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    properties.set_obj_track_times(False)  # the same rows give the same bytes, whenever they are written
     return h5py.h5d.create(
         file.id,
         column.name.encode(),
