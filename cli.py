@@ -72,10 +72,6 @@ class LazyGroup(click.Group):
         except click.ClickException as error:
             error.show()
             sys.exit(error.exit_code)
-        except BrokenPipeError:
-            # The reader of a pipe went away (head, less): nothing is wrong.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(0)
         except CampError as error:
             if _debugging():
                 raise
