@@ -20,6 +20,8 @@ DATA_COMMANDS = {
     "import": "Captions and splits -> a data set.",
     "append": "Add images and captions to a data set; existing ids stay.",
     "info": "Show what a data set holds.",
+    "import-features": "Somebody else's region features -> shards of a data set.",
+    "export-features": "Region features -> a layout that other projects read.",
 }
 CAMP_COMMANDS: dict[str, str] = {}
 
