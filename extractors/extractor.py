@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..errors import InputError
 from ..schema import Regions
 
 if TYPE_CHECKING:
@@ -39,6 +40,20 @@ class RegionPolicy:
     with_labels: bool = False  # keep classes, attributes and their scores
     with_both_boxes: bool = False  # keep the regressed boxes beside the proposals
 
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("select", self.select, ("anderson", "maxnms", "score")),
+            ("boxes", self.boxes, ("proposal", "regressed")),
+        ):
+            if value not in allowed:
+                raise InputError(f"{name} is {value!r}, expected one of {', '.join(allowed)}")
+        if not 1 <= self.min_regions <= self.max_regions:
+            raise InputError(
+                f"{self.min_regions} to {self.max_regions} regions asked for; expected 1 <= min <= max"
+            )
+        if self.with_both_boxes and self.boxes == "regressed":
+            raise InputError("with both box sets kept, boxes are the proposals; leave boxes at 'proposal'")
+
 
 class Extractor(Protocol):
     """One photograph's regions never depend on what else is in the call."""
@@ -67,5 +82,6 @@ class Extractor(Protocol):
     ) -> list[Regions]:
         """Prepared images of one shape and their original (width, height) -> their regions, in order.
 
-        At most max_regions each; fewer than min_regions where the image has no more. Padding is the shard's affair.
+        At most max_regions each; fewer than min_regions where the image has no more. Padding is the shard's
+        affair.
         """
