@@ -1,7 +1,7 @@
 """Every region of an image with its class scores -> the regions that are kept, best first.
 
-`anderson`  each class suppresses for itself at IoU 0.3; a region counts by its best score in a class that kept it
-`maxnms`    one pass over all classes on the regressed boxes, the threshold raised until enough regions are left
+`anderson`  each class suppresses for itself at IoU 0.3; a region counts by its best score where it is kept
+`maxnms`    one pass over all classes on the regressed boxes, its threshold raised until enough are left
 `score`     the regions of the highest class score, however much they overlap
 """
 
@@ -25,7 +25,7 @@ _PAIRS_AT_ONCE = 4096  # times 1,600 classes: 26 MB of scores per side
 
 
 def select(policy: RegionPolicy, *, proposals: Tensor, regressed: Tensor, scores: Tensor) -> Tensor:
-    """Proposals (R, 4), boxes regressed for the best class (R, 4), class scores (R, C) -> rows (n,), best first.
+    """Proposals (R, 4), boxes regressed for the best class (R, 4), scores (R, C) -> rows (n,), best first.
 
     Scores leave the background out. n is at least min_regions where R is, and at most max_regions.
     """
@@ -68,8 +68,8 @@ def _most_confident(policy: RegionPolicy, confidence: Tensor) -> Tensor:
 def best_kept_score(boxes: Tensor, scores: Tensor, *, iou: float) -> Tensor:
     """Boxes (R, 4), scores (R, C) -> (R,): each box's best score in a class whose suppression keeps it, or 0.
 
-    All classes share the boxes, so overlap is computed once and only overlapping pairs matter: (i, j) says for
-    each class whether i beats j. A box is kept where no kept box beats it. Starting from 'all kept', each
+    All classes share the boxes, so overlap is computed once and only overlapping pairs matter: (i, j) says
+    for each class whether i beats j. A box is kept where no kept box beats it. Starting from 'all kept', each
     round settles one more link of the longest chain of beaten boxes, so a handful of rounds reach greedy
     suppression's own result. Classes are the bits of a row: a round is three operations on (pairs, C / 64).
     """
@@ -106,7 +106,8 @@ def _overlapping_pairs(
     with np.errstate(invalid="ignore"):  # two empty boxes: 0 / 0, not an overlap
         # In double precision, as torchvision compares the two: float32(0.3) itself lies above 0.3.
         above = (shared / union).astype(np.float64) > iou
-    return np.nonzero(np.triu(above, 1))
+    first, second = np.nonzero(np.triu(above, 1))
+    return first, second
 
 
 def _classes_won(

@@ -79,10 +79,10 @@ def published_anderson(boxes: Tensor, scores: Tensor, *, least: int, most: int) 
     confidence = one_class_at_a_time(boxes, scores, iou=0.3).numpy()
     passing = np.flatnonzero(confidence >= 0.2)
     if len(passing) < least:
-        return np.argsort(-confidence, kind="stable")[:least].tolist()
-    if len(passing) > most:
-        return np.argsort(-confidence, kind="stable")[:most].tolist()
-    return passing.tolist()
+        passing = np.argsort(-confidence, kind="stable")[:least]
+    elif len(passing) > most:
+        passing = np.argsort(-confidence, kind="stable")[:most]
+    return [int(row) for row in passing]
 
 
 @pytest.mark.parametrize(("least", "most"), [(36, 36), (10, 100), (10, 20), (55, 60)])
@@ -176,7 +176,10 @@ def test_regions_are_plain_unless_more_is_asked_for() -> None:
     regions = choose_regions(
         detections(), RegionPolicy(boxes="regressed"), original=(900, 900), resized=(900, 900)
     )
-    assert regions.classes is regions.class_scores is regions.attributes is regions.regressed_boxes is None
+    assert regions.classes is None
+    assert regions.class_scores is None
+    assert regions.attributes is None
+    assert regions.regressed_boxes is None
     overlap = box_iou(torch.from_numpy(regions.boxes), detections().regressed)
     assert (overlap.amax(1) > 0.999).all()
 
