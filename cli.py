@@ -20,10 +20,13 @@ DATA_COMMANDS = {
     "import": "Captions and splits -> a data set.",
     "append": "Add images and captions to a data set; existing ids stay.",
     "info": "Show what a data set holds.",
+    "extract": "Photographs -> region features in shards.",
     "import-features": "Somebody else's region features -> shards of a data set.",
     "export-features": "Region features -> a layout that other projects read.",
 }
-CAMP_COMMANDS: dict[str, str] = {}
+CAMP_COMMANDS: dict[str, str] = {
+    "eval": "Measure: recall in both directions, of any score matrix.",
+}
 
 
 class LazyGroup(click.Group):
