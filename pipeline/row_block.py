@@ -15,6 +15,7 @@ from .feature_spec import FeatureSpec
 
 Array = npt.NDArray[Any]
 
+_CAST_VALUES = 32768
 BOX_TOLERANCE = 1.0  # pixels; boxes scaled back from a resized image end up to one pixel outside
 
 
@@ -46,7 +47,8 @@ class RowBlock:
         assert row < self.capacity
         count = check_regions(regions, spec)
         arrays = self._arrays
-        _pad(arrays["boxes"][row], regions.boxes if spec.boxes else np.zeros((count, 4)), spec.short)
+        if spec.boxes:
+            _pad(arrays["boxes"][row], regions.boxes, spec.short)
         for name in spec.columns:
             _pad(arrays[name][row], getattr(regions, name), spec.short)
         features = arrays["features"][row]  # (R, D)
@@ -96,57 +98,75 @@ def check_regions(regions: Regions, spec: FeatureSpec) -> int:
 
 
 def box_problem(boxes: Array, *, width: int, height: int) -> str | None:
-    """Why boxes do not lie inside their image, or None."""
+    """Why boxes (n, 4) do not lie inside their image, or None."""
     if width < 1 or height < 1:
         return f"image size {width}×{height}"
-    ordered = (boxes[:, 2:] >= boxes[:, :2]).all()  # false for NaN as well
-    inside = (boxes[:, :2] >= -BOX_TOLERANCE).all() and (
-        boxes[:, 2:] <= np.array([width, height]) + BOX_TOLERANCE
-    ).all()
-    if ordered and inside:
+    wrong = ~boxes_inside(boxes, np.array([width, height]))
+    if not wrong.any():
         return None
-    worst = next(
-        box
-        for box in boxes
-        if not (
-            box[2] >= box[0] >= -BOX_TOLERANCE
-            and box[3] >= box[1] >= -BOX_TOLERANCE
-            and box[2] <= width + BOX_TOLERANCE
-            and box[3] <= height + BOX_TOLERANCE
-        )
-    )
-    return f"box {[round(float(edge), 2) for edge in worst]} outside the image of {width}×{height}"
+    box = [round(float(edge), 2) for edge in boxes[wrong][0]]
+    return f"box {box} outside the image of {width}×{height}"
+
+
+def boxes_inside(boxes: Array, size: Array) -> npt.NDArray[np.bool_]:
+    """(..., 4) xyxy and (..., 2) width and height -> (...,) whether each lies in its image; false for NaN."""
+    low, high = boxes[..., :2], boxes[..., 2:]
+    inside: npt.NDArray[np.bool_] = (
+        (low >= -BOX_TOLERANCE) & (high >= low) & (high <= size + BOX_TOLERANCE)
+    ).all(axis=-1)
+    return inside
 
 
 def cast(source: Array, *, out: Array) -> None:
     """Copy with conversion; float32 to float16 goes through torch, twelve times as fast as numpy's."""
-    if source.dtype == np.float32 and out.dtype == np.float16:
-        import torch
-
-        # torch takes no read-only array without a warning; the copy costs a quarter of numpy's conversion.
-        source = source if source.flags.writeable else source.copy()
-        torch.from_numpy(out).copy_(torch.from_numpy(source))
-    else:
+    if source.dtype != np.float32 or out.dtype != np.float16:
         with np.errstate(over="ignore"):  # what does not fit is refused by the caller
             np.copyto(out, source, casting="same_kind")
+        return
+    import torch
+
+    # torch takes no read-only array without a warning; the copy costs a quarter of numpy's conversion.
+    source = np.ascontiguousarray(source) if source.flags.writeable else source.copy()
+    values, halves = torch.from_numpy(source).flatten(), torch.from_numpy(out).view(-1)
+    # In pieces that torch leaves to one thread: its pool must not be woken for every row, nor after a fork.
+    for start in range(0, len(values), _CAST_VALUES):
+        halves[start : start + _CAST_VALUES].copy_(values[start : start + _CAST_VALUES])
+
+
+def largest_bits(features: Array) -> Array:
+    """Rows (n, ...) -> (n,) the largest number in each, by magnitude, as its bits without the sign.
+
+    The order of those bits is the order of the numbers, with infinity and then NaN above all: integer
+    arithmetic alone tells rows that are all zero (0) and rows that are not finite (from INFINITY_BITS on).
+    """
+    size = features.dtype.itemsize
+    flat = features.reshape(len(features), -1)
+    signed, unsigned = flat.view(f"i{size}"), flat.view(f"u{size}")
+    # As signed integers the positive numbers are on top, as unsigned ones the negative numbers.
+    positive = np.maximum(signed.max(axis=1), 0).view(unsigned.dtype)
+    negative = unsigned.max(axis=1) & np.iinfo(signed.dtype).max
+    return np.maximum(positive, negative)
+
+
+INFINITY_BITS = {2: 0x7C00, 4: 0x7F800000}  # by the size of a number
 
 
 def _check_features(source: Array, stored: Array) -> None:
     """Refuse what verify would refuse: NaN, infinity, nothing but zeros."""
-    flat = source.reshape(-1)
-    with np.errstate(all="ignore"):
-        energy = float(np.vdot(flat, flat)) if flat.dtype == np.float32 else float("nan")
-    # One pass says that all is well: a sum of squares that neither vanishes nor overflows in float16.
-    if 1e-6 < energy < 65504.0**2:
+    infinity = INFINITY_BITS[stored.dtype.itemsize]
+    # Features behind a ReLU are never negative, and one look is enough.
+    if 0 < stored.view(f"u{stored.dtype.itemsize}").max() < infinity:
         return
+    largest = int(largest_bits(stored[None])[0])
+    if 0 < largest < infinity:
+        return
+    if largest == 0:
+        raise InputError("features all zero")
     if not np.isfinite(source).all():
         raise InputError("features not finite (NaN or infinity)")
-    if not np.isfinite(stored).all():
-        raise InputError(
-            f"features up to {float(np.abs(source).max()):g} do not fit float16; use --dtype float32"
-        )
-    if not stored.any():
-        raise InputError("features all zero")
+    raise InputError(
+        f"features up to {float(np.abs(source).max()):g} do not fit {stored.dtype.name}; use --dtype float32"
+    )
 
 
 def _pad(target: Array, values: Array, short: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,6 +28,7 @@ from .feature_spec import FeatureSpec, parse_shard_name
 from .leftovers import claim, remove_leftovers
 from .row_block import RowBlock, block_digest
 from .shard_file import create_shard_file, locate
+from .writeback import start_writeback
 
 Array = npt.NDArray[Any]
 
@@ -72,7 +73,11 @@ class ShardWriter:
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
         self._temporary = temporary_name(self.path)
-        self._block = RowBlock(spec, rows=min(spec.batch_rows, max(capacity, 1)))
+        rows = min(spec.batch_rows, max(capacity, 1))
+        self._block, self._spare = RowBlock(spec, rows=rows), RowBlock(spec, rows=rows)
+        # One block is hashed and written by a thread while the next is filled.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"write-{shard}")
+        self._writing: Future[str] | None = None
         try:
             with storage_errors(self.path):
                 self._file = create_shard_file(self._temporary, spec, self._meta)
@@ -90,6 +95,7 @@ class ShardWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._thread.shutdown()
         self._file.close()
         self._temporary.unlink(missing_ok=True)
 
@@ -125,6 +131,7 @@ class ShardWriter:
         """Sync, checksum, rename, and the marker last -> the marker. `stats` are kept in it as they are."""
         with storage_errors(self.path):
             self._flush()
+            self._await_write()
             self._file.finish()
             layout, digests = locate(self._temporary, self.spec, self._meta)
             assert digests == self._digests
@@ -164,22 +171,28 @@ class ShardWriter:
 
     def _flush(self) -> None:
         if self._block.count:
-            columns = self._block.columns()
-            digest = block_digest(columns)
-            self._file.write(columns, digest)
-            self._digests.append(digest)
-            self._block.clear()
+            self._await_write()
+            self._writing = self._thread.submit(self._write, self._block)
+            self._block, self._spare = self._spare, self._block
+
+    def _write(self, block: RowBlock) -> str:
+        columns = block.columns()
+        digest = block_digest(columns)
+        self._file.write(columns, digest)
+        block.clear()
+        start_writeback(self._file.fileno())
+        return digest
+
+    def _await_write(self) -> None:
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            self._digests.append(writing.result())
 
     def _sync_and_checksum(self) -> str:
         """Both at once: the disk is busy with the one, a core with the other."""
-        checksums: list[str] = []
-        thread = threading.Thread(target=lambda: checksums.append(checksum_file(self._temporary)))
-        thread.start()
-        try:
-            os.fsync(self._file.fileno())
-        finally:
-            thread.join()
-        return checksums[0]
+        checksum = self._thread.submit(checksum_file, self._temporary)
+        os.fsync(self._file.fileno())
+        return checksum.result()
 
     def _withdraw(self) -> None:
         """Take back what would otherwise vouch for the shard that is about to be replaced."""
