@@ -19,7 +19,7 @@ Metrics = dict[str, Any]
 
 
 def direction_metrics(ranks: Ints) -> dict[str, float]:
-    """Ranks from 1 -> recalls in percent, the median rank (rounded down, as the papers print it), the mean."""
+    """Ranks from 1 -> recalls in percent, the median rank (rounded down as in the papers), the mean."""
     if not len(ranks):
         raise InputError("no queries found, expected at least one image with a caption")
     recalls = {f"r@{cutoff}": 100.0 * float((ranks <= cutoff).mean()) for cutoff in CUTOFFS}

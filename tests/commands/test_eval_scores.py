@@ -67,7 +67,7 @@ def test_captions_come_from_a_data_set(
         (np.full((1, 5), np.nan), "found NaN at image 0, caption 0"),
     ],
 )
-def test_wrong_matrices(tmp_path: Path, content: np.ndarray, message: str) -> None:  # type: ignore[type-arg]
+def test_wrong_matrices(tmp_path: Path, content: np.ndarray, message: str) -> None:
     np.save(tmp_path / "m.npy", content)
     with pytest.raises(InputError, match=message):
         run("--scores", str(tmp_path / "m.npy"))
