@@ -1,0 +1,72 @@
+"""What the job and its executors tell each other: the job a worker gets, what it says, what is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .extract_options import ExtractOptions
+from .unit_queue import UnitQueue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What any worker on any machine needs, beside its units."""
+
+    dataset: str
+    name: str
+    options: ExtractOptions
+    retry: bool = False  # of units that are done, do the failed images again
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataset": self.dataset,
+            "name": self.name,
+            "options": self.options.to_json(),
+            "retry": self.retry,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Job:
+        return cls(**{**value, "options": ExtractOptions.from_json(value["options"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """A worker has its extractor."""
+
+    worker: str
+    device: str
+    description: Mapping[str, Any]  # of the extractor
+    fingerprint: str  # of the features it makes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something happened.
+
+    kind: ready · started · progress · done · error · lost · quarantined · retired · note
+    """
+
+    kind: str
+    worker: str = ""
+    shard: str = ""
+    images: int = 0  # progress: more of them; done: with features
+    failed: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    peak_memory: int = 0
+    text: str = ""
+
+
+Emit = Callable[[Event], None]
+
+
+class Executor(Protocol):
+    """Runs a queue to its end. Three of them: executor_local, executor_ray, executor_slurm."""
+
+    def __call__(
+        self, job: Job, *, queue: Callable[[Ready], UnitQueue], workers: int | None, emit: Emit
+    ) -> None:
+        """`queue` is called with every worker that is ready: it checks it, and gives the one queue."""

@@ -1,0 +1,263 @@
+"""A data set and options -> the features of its images: planned, run on an executor, indexed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ..errors import InputError, MismatchError, StorageError, TooManyFailuresError
+from ..manifests.dataset import Dataset
+from .executor_local import run_local
+from .extract_events import Event, Executor, Job, Ready
+from .extract_options import ExtractOptions, check_name, default_name
+from .extract_setup import provenance
+from .extract_state import (
+    ExtractState,
+    check_same_request,
+    control_folder,
+    finished_units,
+    read_state,
+    write_state,
+)
+from .feature_index import finalize
+from .folder_lock import folder_lock
+from .leftovers import remove_leftovers
+from .live_view import SilentView, Tally, View
+from .plan import Unit, plan_units, unit_images
+from .shard_writer import ShardWriter
+from .unit_queue import UnitQueue
+
+EXECUTORS: dict[str, Executor] = {"local": run_local}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractSummary:
+    """What an extraction came to. Counts are those of the splits asked for."""
+
+    features: str
+    folder: str
+    units: int
+    units_before: int  # were done when it began
+    units_now: int
+    quarantined: Mapping[str, str]  # shard -> why
+    images: int
+    done: int  # images with features
+    failed: int
+    reasons: Mapping[str, int]  # why -> how many images
+    bytes: int
+    seconds: float
+    images_per_second: float  # of this run
+    devices: Sequence[str] = ()
+    peak_memory: int = 0  # of the largest worker
+
+    @property
+    def complete(self) -> bool:
+        return self.failed == 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "complete": self.complete}
+
+
+@dataclass
+class _Run:
+    """What one call keeps track of."""
+
+    todo: list[Unit] = field(default_factory=list)
+    queue: UnitQueue | None = None
+    devices: set[str] = field(default_factory=set)
+    peak_memory: int = 0
+    images_now: int = 0
+
+
+def extract_features(
+    dataset: Dataset,
+    *,
+    name: str | None = None,
+    options: ExtractOptions | None = None,
+    splits: Sequence[str] | None = None,
+    executor: Executor = run_local,
+    workers: int | None = None,
+    retry_failed: bool = False,
+    max_errors: int | None = None,
+    view: View | None = None,
+) -> ExtractSummary:
+    """Extract what is not yet there. Killed at any instant, the same call goes on where it stopped.
+
+    Images that cannot be done are recorded with their reason; more than max_errors of them stop the run.
+    """
+    options = options or ExtractOptions()
+    job = _Extraction(
+        dataset,
+        name=check_name(name or default_name(options.model)),
+        options=options,
+        splits=splits,
+        retry_failed=retry_failed,
+        max_errors=max_errors,
+        view=view or SilentView(),
+    )
+    with folder_lock(control_folder(job.folder)):
+        return job.run(executor, workers=workers)
+
+
+class _Extraction:
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        name: str,
+        options: ExtractOptions,
+        splits: Sequence[str] | None,
+        retry_failed: bool,
+        max_errors: int | None,
+        view: View,
+    ) -> None:
+        self.dataset, self.name, self.options = dataset, name, options
+        self.folder = dataset.features_folder(name)
+        self._retry, self._max_errors, self._view = retry_failed, max_errors, view
+        self._plan = plan_units(dataset, shard_size=options.shard_size)
+        if splits is not None:
+            dataset.check_splits(splits)
+        self._wanted = [unit for unit in self._plan if splits is None or unit.split in splits]
+        if not self._wanted:
+            raise InputError(f"{dataset.root}: no images to extract")
+        self._state = read_state(self.folder)
+        if self._state is not None:
+            check_same_request(self.folder, self._state, options.identity())
+        self._failed_before = 0
+        self._tally = Tally()
+        self._now = _Run()
+
+    def run(self, executor: Executor, *, workers: int | None) -> ExtractSummary:
+        start = time.monotonic()
+        remove_leftovers(self.folder)
+        quarantined: dict[str, str] = {}
+        before = self._finished(self._wanted)
+        with self._view:
+            if self._todo(before):
+                self._run_queue(executor, workers)
+                quarantined = self._record_quarantined()
+        finished = self._finished(self._plan)
+        missing = [unit.shard for unit in self._wanted if unit.shard not in finished]
+        if missing:
+            raise StorageError(
+                f"{self.folder}: {missing[0]} was done and is gone again; does something else write there? "
+                "Run the same command again"
+            )
+        assert self._state is not None
+        finalize(
+            self.folder,
+            provenance=provenance(self.options, self._state.description),
+            spec=self.options.feature_spec(self._state.description),
+            expected_shards=list(finished),
+        )
+        markers = [finished[unit.shard] for unit in self._wanted]
+        reasons = Counter(failure["reason"] for marker in markers for failure in marker["failures"])
+        seconds = time.monotonic() - start
+        return ExtractSummary(
+            features=self.name,
+            folder=str(self.folder),
+            units=len(self._wanted),
+            units_before=len(self._wanted) - len(self._now.todo),
+            units_now=len(self._now.todo) - len(quarantined),
+            quarantined=quarantined,
+            images=sum(unit.images for unit in self._wanted),
+            done=sum(marker["rows"] for marker in markers),
+            failed=sum(reasons.values()),
+            reasons=dict(reasons.most_common()),
+            bytes=sum(marker["bytes"] for marker in markers),
+            seconds=seconds,
+            images_per_second=self._now.images_now / seconds,
+            devices=sorted(self._now.devices),
+            peak_memory=self._now.peak_memory,
+        )
+
+    def _finished(self, units: Sequence[Unit]) -> dict[str, dict[str, Any]]:
+        if self._state is None:
+            return {}
+        return finished_units(self.folder, units, fingerprint=self._state.fingerprint)
+
+    def _todo(self, finished: Mapping[str, Mapping[str, Any]]) -> list[Unit]:
+        """Units that are not done, and with --retry-failed those with failed images."""
+        todo = []
+        self._failed_before = 0
+        for unit in self._wanted:
+            marker = finished.get(unit.shard)
+            if marker is None or (self._retry and marker["failures"]):
+                todo.append(unit)
+            else:
+                self._failed_before += len(marker["failures"])
+        self._check_failures()
+        return todo
+
+    def _run_queue(self, executor: Executor, workers: int | None) -> None:
+        job = Job(
+            dataset=str(self.dataset.root.resolve()), name=self.name, options=self.options, retry=self._retry
+        )
+        executor(job, queue=self._queue_for, workers=workers, emit=self._handle)
+
+    def _queue_for(self, ready: Ready) -> UnitQueue:
+        """Every ready worker comes here: the first decides what the features are, the others must agree."""
+        self._now.devices.add(ready.device)
+        if self._state is None:
+            self._state = ExtractState(
+                identity=self.options.identity(),
+                description=ready.description,
+                fingerprint=ready.fingerprint,
+            )
+            write_state(
+                self.folder,
+                self._state,
+                spec=self.options.feature_spec(ready.description),
+                provenance=provenance(self.options, ready.description),
+            )
+        if ready.fingerprint != self._state.fingerprint:
+            raise MismatchError(
+                f"{self.folder}: begun with another version of {self.options.model!r} than "
+                f"{ready.worker} has; choose another --name, or remove the folder"
+            )
+        if self._now.queue is None:
+            self._now.todo = self._todo(self._finished(self._wanted))
+            self._now.queue = UnitQueue(self._now.todo)
+            images = sum(unit.images for unit in self._now.todo)
+            self._tally.begin(units=len(self._now.todo), images=images)
+            self._view.begin(units=len(self._now.todo), images=images)
+        return self._now.queue
+
+    def _handle(self, event: Event) -> None:
+        self._tally.handle(event)
+        self._view.handle(event)
+        self._now.peak_memory = max(self._now.peak_memory, event.peak_memory)
+        if event.kind == "done":
+            self._now.images_now += event.images + event.failed
+        self._check_failures()
+
+    def _check_failures(self) -> None:
+        failed = self._failed_before + self._tally.failed
+        if self._max_errors is not None and failed > self._max_errors:
+            raise TooManyFailuresError(
+                f"{self.folder}: {failed:,} images failed, --max-errors allows {self._max_errors:,}; "
+                "finished shards are kept: look at the reasons, then run again with a higher limit"
+            )
+
+    def _record_quarantined(self) -> dict[str, str]:
+        """Units that were given up: every image failed, unless an earlier shard of them is still there."""
+        assert self._now.queue is not None
+        assert self._state is not None
+        for unit, reason in self._now.queue.quarantined.values():
+            if self._finished([unit]):
+                continue
+            with ShardWriter(
+                self.folder,
+                shard=unit.shard,
+                spec=self.options.feature_spec(self._state.description),
+                fingerprint=unit.fingerprint(self._state.fingerprint),
+                capacity=unit.images,
+                provenance=provenance(self.options, self._state.description),
+            ) as writer:
+                for row in unit_images(self.dataset, unit):
+                    writer.fail(row.image_id, f"unit given up: {reason}")
+                writer.commit()
+        return {shard: reason for shard, (_, reason) in self._now.queue.quarantined.items()}

@@ -1,0 +1,91 @@
+"""A feature folder -> how its extraction was begun, and which units are done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import MismatchError, VerificationError
+from ..files import read_sealed, write_atomic, write_sealed
+from .feature_index import check_compatible, is_done, read_marker
+from .feature_spec import FeatureSpec
+from .plan import Unit
+
+CONTROL_FOLDER = ".extraction"
+STATE_FILE = "state.json"
+NAME_FILES = {"class_names": "class_names.txt", "attribute_names": "attribute_names.txt"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractState:
+    """What was asked for and what the first worker said: a re-run needs no model to know what is done."""
+
+    identity: Mapping[str, Any]  # of the options
+    description: Mapping[str, Any]  # of the extractor
+    fingerprint: str  # of the features
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "identity": dict(self.identity),
+            "description": dict(self.description),
+            "fingerprint": self.fingerprint,
+        }
+
+
+def control_folder(folder: Path) -> Path:
+    return folder / CONTROL_FOLDER
+
+
+def read_state(folder: Path) -> ExtractState | None:
+    """How the extraction was begun; None where it was not, or where that is no longer readable."""
+    try:
+        return ExtractState(**read_sealed(control_folder(folder) / STATE_FILE))
+    except (FileNotFoundError, VerificationError, TypeError):
+        return None
+
+
+def write_state(
+    folder: Path, state: ExtractState, *, spec: FeatureSpec, provenance: Mapping[str, Any]
+) -> None:
+    """Begin an extraction, unless the folder holds features of another kind."""
+    check_compatible(folder, spec=spec, provenance=provenance)
+    for part, file in NAME_FILES.items():
+        names = state.description[part]
+        if names is not None:
+            write_atomic(folder / file, "".join(f"{name}\n" for name in names).encode())
+    write_sealed(control_folder(folder) / STATE_FILE, state.to_json())
+
+
+def check_same_request(folder: Path, state: ExtractState, identity: Mapping[str, Any]) -> None:
+    """Refuse to go on with other options than the extraction was begun with."""
+    differences = [
+        f"{name} {state.identity.get(name)!r}, not {identity[name]!r}"
+        for name in identity
+        if state.identity.get(name) != identity[name]
+    ]
+    if differences:
+        raise MismatchError(
+            f"{folder}: begun with {'; '.join(differences)}; choose another --name, or remove the folder"
+        )
+
+
+def finished_units(folder: Path, units: Iterable[Unit], *, fingerprint: str) -> dict[str, dict[str, Any]]:
+    """Shard -> marker of the units that are done."""
+    finished = {}
+    for unit in units:
+        if is_done(folder, unit.shard, unit.fingerprint(fingerprint)):
+            marker = read_marker(folder, unit.shard)
+            assert marker is not None
+            finished[unit.shard] = marker
+    return finished
+
+
+def read_names(folder: Path, part: str) -> list[str] | None:
+    """The class_names or attribute_names of a feature set, where it has them."""
+    try:
+        text = (folder / NAME_FILES[part]).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    return text.splitlines()
