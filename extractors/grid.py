@@ -138,6 +138,8 @@ def build(
             f"grid:{variant}: {policy.min_regions} to {policy.max_regions} regions asked for, but a grid has "
             "a square number of cells in every image; use --regions 36 (6x6) or 49 (7x7)"
         )
+    if policy.boxes == "regressed" or policy.with_both_boxes:
+        raise InputError(f"grid:{variant}: cells are not regressed; use --boxes proposal")
     model, identity, _ = torchvision_model(
         variant,
         family="grid",

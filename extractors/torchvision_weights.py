@@ -53,7 +53,8 @@ def torchvision_model(
     state = {key: value for key, value in read_state(path).items() if not key.startswith(ignore)}
     model = build(state)
     load_state(model, state, source=f"{path.name} for {family}:{name}")
-    return model.eval(), f"sha256:{sha256_file(path)}", entry
+    digest = sha256_file(path)
+    return model.eval(), f"sha256:{digest}", _published_as(name, digest)
 
 
 def _tame(model: nn.Module) -> nn.Module:
@@ -76,6 +77,14 @@ def _hub_entry(name: str, weights: str) -> Any | None:
             f"--weights {weights}: torchvision publishes {', '.join(entries) or 'no weights'} for {name}; "
             "or pass --weights FILE"
         )
+    return None
+
+
+def _published_as(name: str, digest: str) -> Any | None:
+    """A file's sha256 -> torchvision's entry for it, however the file came here."""
+    for entry in models.get_model_weights(name):
+        if digest.startswith(_published_prefix(entry.url)):
+            return entry
     return None
 
 
