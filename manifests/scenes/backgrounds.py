@@ -22,10 +22,11 @@ def paint_background(name: str, *, width: int, height: int, backdrop: int) -> Im
 
 def _sky(canvas: Image.Image, top: Rgb, bottom: Rgb, *, until: float = 1.0) -> None:
     """A gradient from the upper edge down to a share of the height."""
-    depth = round(canvas.height * until)
-    strip = Image.new("RGB", (1, depth))
-    strip.putdata([mix(top, bottom, row / depth) for row in range(depth)])
-    canvas.paste(strip.resize((canvas.width, depth), Image.Resampling.NEAREST), (0, 0))
+    depth, tones = round(canvas.height * until), 32
+    strip = Image.new("RGB", (1, tones))
+    strip.putdata([mix(top, bottom, row / (tones - 1)) for row in range(tones)])
+    column = strip.resize((1, depth), Image.Resampling.BILINEAR)
+    canvas.paste(column.resize((canvas.width, depth), Image.Resampling.NEAREST), (0, 0))
 
 
 def _hills(canvas: Image.Image, rng: random.Random, colour: Rgb, *, top: float, swing: float) -> None:

@@ -97,9 +97,9 @@ def _flower(brush: Brush) -> None:
     brush.polygon([(0.5, 0.86), (0.84, 0.78), (0.96, 0.62), (0.64, 0.68)], _LEAF)
     for turn in range(6):
         angle = math.pi * (turn / 3 + 1 / 6)
-        x, y = 0.5 + 0.3 * math.cos(angle) / 0.866, 0.305 + 0.2 * math.sin(angle)
+        x, y = 0.5 + 0.345 * math.cos(angle), 0.332 + 0.2 * math.sin(angle)
         brush.ellipse(x - 0.2, y - 0.13, x + 0.2, y + 0.13)
-    brush.ellipse(0.34, 0.2, 0.66, 0.41, brush.contrast)
+    brush.ellipse(0.34, 0.225, 0.66, 0.435, brush.contrast)
 
 
 def _house(brush: Brush) -> None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from . import words
 from .facts import Background, Between, Count, Description, Fact, Relation, Zone
-from .geometry import RELATIONS, ZONES
+from .geometry import RELATIONS, ZONES, between, holds, in_zone, union
 from .scene import Scene, sample_scene
 
 CAPTIONS_PER_IMAGE = 5
@@ -62,6 +62,7 @@ class _Writer:
         self._scene, self._rng = scene, rng
         self._facts: list[Fact] = []
         self._groups = scene.groups
+        self._boxes = [union(thing.box for thing in group) for group in self._groups]
         self._about = [self._describe(number) for number in range(len(self._groups))]
 
     def write(self) -> Caption:
@@ -92,32 +93,29 @@ class _Writer:
 
     def _predicate(self, order: list[int]) -> tuple[list[int], str, list[int]]:
         """Groups, the important first -> who the sentence is about, where they are, who is left."""
-        rng, first = self._rng, order[0]
+        rng, first, boxes = self._rng, order[0], self._boxes
         choice = rng.choices(("relation", "list", "zone", "between"), weights=(50, 25, 13, 12))[0]
         if choice == "relation":
-            facts = [
-                (Relation(self._about[first], relation, self._about[other]), other)
-                for other in order[1:]
-                for relation in RELATIONS
+            true = [
+                (r, other) for other in order[1:] for r in RELATIONS if holds(r, boxes[first], boxes[other])
             ]
-            true = [(fact, other) for fact, other in facts if fact.holds(self._scene)]
             if true:
                 # What stands on something is also above it; nobody would say so.
-                strong = [pair for pair in true if pair[0].relation == "on"]
-                fact, other = rng.choice(strong or true)
-                self._facts.append(fact)
-                place = f"{self._pick(words.RELATION_WORDS[fact.relation])} {self._nouns([other])}"
+                strong = [pair for pair in true if pair[0] == "on"]
+                relation, other = rng.choice(strong or true)
+                self._facts.append(Relation(self._about[first], relation, self._about[other]))
+                place = f"{self._pick(words.RELATION_WORDS[relation])} {self._nouns([other])}"
                 return [first], place, [number for number in order[1:] if number != other]
         if choice == "between":
             for one in order[1:]:
                 for two in order[1:]:
-                    middle = Between(self._about[first], self._about[one], self._about[two])
-                    if one < two and middle.holds(self._scene):
-                        self._facts.append(middle)
+                    if one < two and between(boxes[first], boxes[one], boxes[two]):
+                        self._facts.append(Between(*(self._about[number] for number in (first, one, two))))
                         place = f"{self._pick(words.BETWEEN_WORDS)} {self._nouns([one, two])}"
                         return [first], place, [number for number in order[1:] if number not in (one, two)]
         if choice == "zone":
-            zones = [zone for zone in ZONES if Zone(self._about[first], zone).holds(self._scene)]
+            width, height = self._scene.width, self._scene.height
+            zones = [zone for zone in ZONES if in_zone(zone, boxes[first], width=width, height=height)]
             if zones:
                 zone = rng.choice(zones)
                 self._facts.append(Zone(self._about[first], zone))

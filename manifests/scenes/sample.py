@@ -73,11 +73,11 @@ def write_sample(
     _check_folder(folder)
     with storage_errors(folder):
         (folder / "images").mkdir(parents=True, exist_ok=True)
-        _clear(folder, images=images, seed=seed)
+        _clear(folder, images=images)
     sizes = split_sizes(images)
     chunks = [(start, min(start + _CHUNK, images)) for start in range(0, images, _CHUNK)]
     with progress("drawing", images, "images") as bar, storage_errors(folder):
-        records = _draw(folder, chunks, images=images, seed=seed, workers=workers, bar=bar)
+        records = _draw(folder, chunks, sizes=sizes, seed=seed, workers=workers, bar=bar)
     karpathy = [record[0] for record in records]
     objects = [record[1] for record in records]
     test = list(draw_scenes(seed, sizes["test"], start=images - sizes["test"]))
@@ -95,14 +95,20 @@ _Record = tuple[dict[str, Any], dict[str, Any]]  # of karpathy.json, of objects.
 
 
 def _draw(
-    folder: Path, chunks: list[tuple[int, int]], *, images: int, seed: int, workers: int | None, bar: Bar
+    folder: Path,
+    chunks: list[tuple[int, int]],
+    *,
+    sizes: dict[str, int],
+    seed: int,
+    workers: int | None,
+    bar: Bar,
 ) -> list[_Record]:
     """Draw what is not there yet, in this process or in several; the records come in the scenes' order."""
-    workers = workers or len(os.sched_getaffinity(0))
-    if workers == 1 or images < _FEW:
+    workers = workers or _cores()
+    if workers == 1 or chunks[-1][1] < _FEW:
         records: list[_Record] = []
         for chunk in chunks:
-            records += draw_chunk(folder, chunk, images=images, seed=seed)
+            records += draw_chunk(folder, chunk, sizes=sizes, seed=seed)
             bar.advance(chunk[1] - chunk[0])
         return records
     # Spawned, not forked: a fork copies whatever threads and locks the caller's process holds.
@@ -110,7 +116,7 @@ def _draw(
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
         try:
             futures = {
-                pool.submit(draw_chunk, folder, chunk, images=images, seed=seed): chunk for chunk in chunks
+                pool.submit(draw_chunk, folder, chunk, sizes=sizes, seed=seed): chunk for chunk in chunks
             }
             drawn: dict[tuple[int, int], list[_Record]] = {}
             for future in as_completed(futures):
@@ -121,6 +127,11 @@ def _draw(
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return [record for chunk in chunks for record in drawn[chunk]]
+
+
+def _cores() -> int:
+    """The cores this process may use; macOS knows only how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start_worker() -> None:
@@ -136,10 +147,9 @@ def _start_worker() -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-def draw_chunk(folder: Path, chunk: tuple[int, int], *, images: int, seed: int) -> list[_Record]:
+def draw_chunk(folder: Path, chunk: tuple[int, int], *, sizes: dict[str, int], seed: int) -> list[_Record]:
     """The scenes of a range -> their images on disk, and their records."""
-    sizes = split_sizes(images)
-    records = []
+    records, images = [], sum(sizes.values())
     for index in range(*chunk):
         scene = sample_scene(seed, index)
         path = folder / "images" / filename(index)
@@ -208,7 +218,7 @@ def _dataset_name(path: Path) -> object:
     return content.get("dataset") if isinstance(content, dict) else None
 
 
-def _clear(folder: Path, *, images: int, seed: int) -> None:
+def _clear(folder: Path, *, images: int) -> None:
     """Take away what an earlier sample of another seed or size left; its card goes first."""
     for name in (*_JSON_FILES, "card.md"):
         (folder / name).unlink(missing_ok=True)
