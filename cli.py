@@ -23,6 +23,8 @@ DATA_COMMANDS = {
     "extract": "Photographs -> region features in shards.",
     "import-features": "Somebody else's region features -> shards of a data set.",
     "export-features": "Region features -> a layout that other projects read.",
+    "convert": "Region features -> the other file format or float type.",
+    "verify": "Check every file of a data set; --repair rebuilds what can be.",
 }
 CAMP_COMMANDS: dict[str, str] = {
     "eval": "Measure: recall in both directions, of any score matrix.",
