@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from ..errors import InputError, MismatchError, VerificationError
 from ..files import atomic_writer, canonical_json, checksum_file, fingerprint, read_sealed, write_sealed
 from ..schema import FEATURES_VERSION
-from .feature_spec import FeatureSpec, parse_shard_name
+from .feature_spec import FeatureSpec, is_shard_name, parse_shard_name
 from .leftovers import remove_leftovers
 
 INDEX_FILE = "index.json"
@@ -61,8 +61,7 @@ def is_done(folder: Path, shard: str, fingerprint: str) -> bool:
 
 def list_markers(folder: Path) -> list[str]:
     """The shards of a folder that have a marker, in index order."""
-    names = [path.stem for path in folder.glob("*.json") if path.name != INDEX_FILE]
-    return sort_shards(names)
+    return sort_shards(path.stem for path in folder.glob("*.json") if is_shard_name(path.stem))
 
 
 def sort_shards(names: Iterable[str]) -> list[str]:
@@ -115,6 +114,7 @@ def finalize(
     provenance: Mapping[str, Any],  # extractor, weights hash, selection, ...
     spec: FeatureSpec,
     expected_shards: Sequence[str],
+    companions: Mapping[str, str] | None = None,  # text file beside the shards -> checksum; default: as found
 ) -> dict[str, Any]:
     """All markers -> failures.parquet, then index.json, last; the same bytes in whatever order shards ended.
 
@@ -146,16 +146,24 @@ def finalize(
             "checksum": checksum_file(folder / FAILURES_FILE),
             "reasons": dict(sorted(Counter(failure["reason"] for failure in failures).items())),
         },
-        "shards": [
-            {
-                **{name: marker[name] for name in _SHARD_FIELDS},
-                "status": {"done": marker["rows"], "failed": len(marker["failures"])},
-            }
-            for marker in markers
-        ],
+        "companions": dict(companions) if companions is not None else companion_checksums(folder),
+        "shards": [marker_entry(marker) for marker in markers],
     }
     write_sealed(folder / INDEX_FILE, index)
     return index
+
+
+def marker_entry(marker: Mapping[str, Any]) -> dict[str, Any]:
+    """A marker -> what the index says of its shard."""
+    return {
+        **{name: marker[name] for name in _SHARD_FIELDS},
+        "status": {"done": marker["rows"], "failed": len(marker["failures"])},
+    }
+
+
+def companion_checksums(folder: Path) -> dict[str, str]:
+    """The text files beside the shards (names of classes and attributes) -> their checksums."""
+    return {path.name: checksum_file(path) for path in sorted(folder.glob("*.txt"))}
 
 
 def _check_marker(

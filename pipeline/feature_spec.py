@@ -127,3 +127,7 @@ def parse_shard_name(shard: str) -> tuple[str, int]:
     if match is None:
         raise InputError(f"shard {shard!r}: expected a name such as 'train-00000'")
     return match[1], int(match[2])
+
+
+def is_shard_name(name: str) -> bool:
+    return _SHARD_NAME.fullmatch(name) is not None

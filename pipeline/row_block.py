@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import xxhash
 
 from ..errors import InputError
+from ..files import checksum_bytes
 from ..schema import Regions
 from .feature_spec import FeatureSpec
 
@@ -65,6 +66,17 @@ class RowBlock:
         target = slice(self.count, self.count + count)
         for name, array in self._arrays.items():
             cast(rows[name][first : first + count], out=array[target])
+        if rows["features"].dtype != self.spec.dtype:  # what was a number may be infinite or 0 now
+            for source, stored, image_id in zip(
+                rows["features"][first : first + count],
+                self._arrays["features"][target],
+                self._arrays["image_id"][target].tolist(),
+                strict=True,
+            ):
+                try:
+                    _check_features(source, stored)
+                except InputError as error:
+                    raise InputError(f"image {image_id}: {error}") from None
         self.count += count
 
 
@@ -111,10 +123,8 @@ def box_problem(boxes: Array, *, width: int, height: int) -> str | None:
 def boxes_inside(boxes: Array, size: Array) -> npt.NDArray[np.bool_]:
     """(..., 4) xyxy and (..., 2) width and height -> (...,) whether each lies in its image; false for NaN."""
     low, high = boxes[..., :2], boxes[..., 2:]
-    inside: npt.NDArray[np.bool_] = (
-        (low >= -BOX_TOLERANCE) & (high >= low) & (high <= size + BOX_TOLERANCE)
-    ).all(axis=-1)
-    return inside
+    fits = (low >= -BOX_TOLERANCE) & (high >= low) & (high <= size + BOX_TOLERANCE)
+    return np.asarray(fits.all(axis=-1))
 
 
 def cast(source: Array, *, out: Array) -> None:
@@ -191,3 +201,8 @@ def block_digest(columns: Mapping[str, Array]) -> str:
     for array in columns.values():
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
+
+
+def content_checksum(digests: Sequence[str]) -> str:
+    """The digests of a shard's batches -> one for all its rows, whatever the file format."""
+    return checksum_bytes("".join(digests).encode())

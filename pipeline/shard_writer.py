@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..files import (
-    checksum_bytes,
     checksum_file,
     publish,
     sealed,
@@ -26,7 +25,7 @@ from ..schema import FEATURES_VERSION, Regions
 from .feature_index import INDEX_FILE, marker_path
 from .feature_spec import FeatureSpec, parse_shard_name
 from .leftovers import claim, remove_leftovers
-from .row_block import RowBlock, block_digest
+from .row_block import RowBlock, block_digest, content_checksum
 from .shard_file import create_shard_file, locate
 from .writeback import start_writeback
 
@@ -148,6 +147,7 @@ class ShardWriter:
                 "bytes": os.fstat(self._file.fileno()).st_size,
                 "checksum": checksum,
                 "content": content_checksum(digests),
+                "digests": digests,
                 "layout": layout.to_json(),
                 "failures": sorted(self.failures, key=lambda failure: failure["image_id"]),
                 "stats": stats,
@@ -200,8 +200,3 @@ class ShardWriter:
             (self.folder / INDEX_FILE).unlink(missing_ok=True)
             marker_path(self.folder, self.shard).unlink(missing_ok=True)
             sync_directory(self.folder)
-
-
-def content_checksum(digests: list[str]) -> str:
-    """The digests of a shard's batches -> one for all its rows, whatever the file format."""
-    return checksum_bytes("".join(digests).encode())

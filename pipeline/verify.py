@@ -1,0 +1,163 @@
+"""A data set on disk -> everything that is wrong with it; with repair, what can be rebuilt is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from ..errors import CampError, MismatchError
+from ..files import SEAL, checksum_file, read_sealed
+from ..manifests.dataset import DATASET_FILE, Dataset
+from ..manifests.manifest import Manifest
+from ..progress import ProgressFactory, no_progress
+from .feature_check import FeatureCheck, check_features
+from .finding import Finding
+from .repair import Repair, repair_features
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass
+class Verification:
+    """What was looked at and what was found."""
+
+    dataset: str
+    findings: list[Finding] = field(default_factory=list)
+    features: list[FeatureCheck] = field(default_factory=list)
+    repairs: list[Repair] = field(default_factory=list)
+
+    @property
+    def intact(self) -> bool:
+        return not self.findings and not any(check.findings for check in self.features)
+
+    def all_findings(self) -> list[Finding]:
+        return [*self.findings, *(finding for check in self.features for finding in check.findings)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataset": self.dataset,
+            "intact": self.intact,
+            "features": {
+                check.name: {
+                    "shards": check.shards,
+                    "rows": check.rows,
+                    "bytes": check.bytes,
+                    "gaps": check.gaps,
+                }
+                for check in self.features
+            },
+            "findings": [finding.to_json() for finding in self.all_findings()],
+            "repairs": {
+                repair.name: {
+                    "markers": repair.markers,
+                    "index": repair.index,
+                    "extract_again": repair.extract_again,
+                }
+                for repair in self.repairs
+            },
+        }
+
+
+def verify_dataset(
+    root: Path | str,
+    *,
+    features: list[str] | None = None,  # feature sets by name; default: all
+    repair: bool = False,
+    progress: ProgressFactory = no_progress,
+) -> Verification:
+    """Check every part of a data set; repair=True first rebuilds markers and indexes from intact shards."""
+    dataset = Dataset.open(root)
+    result = Verification(str(dataset.root))
+    images = _check_manifest(dataset, result)
+    _check_other_parts(dataset.root, result)
+    for name in features if features is not None else _feature_sets(dataset.root):
+        folder = dataset.features_folder(name)
+        if not folder.is_dir():
+            have = ", ".join(_feature_sets(dataset.root)) or "none"
+            raise MismatchError(f"{dataset.root}: no features {name!r}; this data set has {have}")
+        if repair:
+            result.repairs.append(repair_features(folder, progress=progress))
+        result.features.append(check_features(folder, images=images, progress=progress))
+    return result
+
+
+def _feature_sets(root: Path) -> list[str]:
+    folder = root / "features"
+    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def _check_manifest(dataset: Dataset, result: Verification) -> dict[str, Ids] | None:
+    """Checksums, ids and counts of the manifest; gives its image ids by split, or None if unreadable."""
+    try:
+        read_sealed(dataset.root / DATASET_FILE)
+        for generation in dataset.generations:
+            for part in ("images", "captions"):
+                _check_recorded(dataset.root, generation[part], result, root=dataset.root)
+        images, captions = dataset.images, dataset.captions
+    except CampError as error:
+        result.findings.append(Finding(DATASET_FILE, _without(error, dataset.root)))
+        return None
+    for table, name in ((images, "image_id"), (captions, "caption_id")):
+        values, counts = np.unique(table[name].to_numpy(), return_counts=True)
+        for value in values[counts > 1][:1].tolist():
+            result.findings.append(Finding("manifest", f"{name} {value} more than once"))
+    if Manifest(images=images, captions=captions).split_counts() != dataset.counts:
+        result.findings.append(Finding(DATASET_FILE, "counts per split differ from the manifest's"))
+    return {
+        split: np.array(images.filter(pc.equal(images["split"], split))["image_id"].to_numpy(), np.int64)
+        for split in dataset.splits
+    }
+
+
+def _check_other_parts(root: Path, result: Verification) -> None:
+    """Vocabularies and tokens: sealed files by their seal, others by the checksum recorded beside them."""
+    for path in sorted([*root.glob("vocab/*.json"), *root.glob("tokens/*/*.json")]):
+        try:
+            value = json.loads(path.read_bytes())
+            if isinstance(value, dict) and SEAL in value:
+                value = read_sealed(path)
+        except (ValueError, CampError) as error:
+            result.findings.append(Finding(path.relative_to(root).as_posix(), _without(error, root)))
+            continue
+        for record in _recorded_files(value):
+            # A vocabulary also remembers the foreign file it came from, which is not here.
+            if (path.parent / record["file"]).exists() or path.parent.parent.name == "tokens":
+                _check_recorded(path.parent, record, result, root=root)
+
+
+def _recorded_files(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Every {'file': ..., 'checksum': ...} inside a JSON value."""
+    if isinstance(value, dict):
+        if isinstance(value.get("file"), str) and isinstance(value.get("checksum"), str):
+            yield value
+        for inner in value.values():
+            yield from _recorded_files(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            if isinstance(inner, (dict, list)):
+                yield from _recorded_files(inner)
+
+
+def _check_recorded(folder: Path, record: Mapping[str, Any], result: Verification, *, root: Path) -> None:
+    """A file against the checksum that is recorded of it."""
+    path = folder / record["file"]
+    file = path.relative_to(root).as_posix()
+    try:
+        found = checksum_file(path)
+    except OSError as error:
+        result.findings.append(Finding(file, f"cannot be read ({error.strerror}), but it is recorded"))
+        return
+    if found != record["checksum"]:
+        result.findings.append(Finding(file, "checksum differs: damaged or replaced"))
+
+
+def _without(error: Exception, root: Path) -> str:
+    """An error's text without the data set's own path, which every finding shares."""
+    return str(error).removeprefix(f"{root}/")
