@@ -189,7 +189,8 @@ Drawn scenes for trying out text-image matching: no downloads, and the same file
 
 ## How far retrieval can go
 
-Computed from the scene graphs of this sample's test split; R@1 in percent, ties counted against the oracle.
+Computed from the scene graphs of this sample's test split; R@1 in percent. Ties count against the first
+oracle and are left to chance for the second.
 
 | an oracle that knows | caption retrieval | image retrieval |
 |---|---|---|

@@ -23,18 +23,59 @@ TEXTURES = ("plain", "striped", "dotted", "checked")
 SIZES = ("small", "medium", "large")
 DIFFERENCES = ("colour", "texture", "count", "relation")
 
-# Scenes that share a background share their kinds: the kinds alone say little about which scene it is.
-SETTINGS: dict[str, tuple[str, ...]] = {
-    "meadow": ("tree", "flower", "mushroom", "bird", "kite"),
-    "beach": ("ball", "umbrella", "boat", "fish", "bird"),
-    "night": ("house", "tree", "cat", "star", "car"),
-    "room": ("table", "cup", "cat", "ball", "flower"),
-    "snow": ("house", "box", "tree", "cup", "bird"),
-    "street": ("car", "umbrella", "box", "house", "kite"),
-    "desert": ("table", "kite", "cup", "star", "box"),
-    "water": ("fish", "boat", "star", "mushroom", "ball"),
+# What comes together, and where. Few casts for many scenes: who knows only the kinds of things cannot tell
+# which of several scenes with the same cast is meant.
+CASTS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "meadow": (
+        ("tree", "bird"),
+        ("flower", "mushroom", "cat"),
+        ("kite", "tree", "cat"),
+        ("bird", "flower", "mushroom", "kite"),
+    ),
+    "beach": (
+        ("ball", "umbrella"),
+        ("boat", "fish", "bird"),
+        ("umbrella", "kite", "star"),
+        ("ball", "boat", "cup", "bird"),
+    ),
+    "night": (
+        ("house", "star"),
+        ("tree", "cat", "house"),
+        ("car", "mushroom", "cat"),
+        ("house", "tree", "car", "mushroom"),
+    ),
+    "room": (
+        ("table", "cup"),
+        ("cat", "ball", "box"),
+        ("table", "flower", "umbrella"),
+        ("cup", "cat", "flower", "box"),
+    ),
+    "snow": (
+        ("house", "tree"),
+        ("bird", "cup", "box"),
+        ("tree", "umbrella", "star"),
+        ("house", "bird", "box", "kite"),
+    ),
+    "street": (
+        ("car", "umbrella"),
+        ("house", "ball", "box"),
+        ("car", "table", "cup"),
+        ("umbrella", "box", "car", "table"),
+    ),
+    "desert": (
+        ("kite", "table"),
+        ("car", "star", "mushroom"),
+        ("cup", "boat", "table"),
+        ("kite", "box", "star", "ball"),
+    ),
+    "water": (
+        ("fish", "boat"),
+        ("fish", "star", "mushroom"),
+        ("ball", "fish", "flower"),
+        ("boat", "star", "fish", "ball"),
+    ),
 }
-BACKGROUNDS = tuple(SETTINGS)
+BACKGROUNDS = tuple(CASTS)
 SUPPORTS = ("box", "table")  # flat on top: another thing can stand there
 
 # A thing of the background's own colour could not be seen.
@@ -171,10 +212,10 @@ def _draw_image_size(rng: random.Random) -> tuple[int, int]:
 
 def _draw_plots(rng: random.Random, *, background: str, short: int, more: bool) -> list[Plot] | None:
     """What the scene holds, group 0 being its main subject; `more` leaves room for one thing to go away."""
-    number = rng.choices((2, 3, 4), weights=(35, 45, 20))[0]
-    kinds = rng.sample(SETTINGS[background], number)
-    if rng.random() < 0.2:
-        kinds[1] = kinds[0]  # two groups of one kind: only the colour tells them apart
+    cast = rng.choice(CASTS[background])
+    kinds = rng.sample(cast, len(cast))
+    if len(kinds) < 4 and rng.random() < 0.3:
+        kinds.append(kinds[0])  # two groups of one kind: only the colour tells them apart
     colours = [colour for colour in COLOURS if colour != _CAMOUFLAGE.get(background)]
     counts = [rng.choices((1, 2, 3, 4), weights=(62, 20, 12, 6))[0] for _ in kinds]
     if more:
