@@ -284,13 +284,16 @@ def _print_summary(summary: ExtractSummary) -> None:
     )
     if summary.units_now:
         click.echo(
-            f"  {summary.units_now:,} shards in {clock_text(summary.seconds)} on {', '.join(summary.devices)}, "
-            f"{summary.images_per_second:,.3g} images/s; {summary.units_before:,} were there before"
+            f"  {summary.units_now:,} shards in {clock_text(summary.seconds)}, "
+            f"{summary.images_per_second:,.3g} images/s on {', '.join(summary.devices)}; "
+            f"{summary.units_before:,} were there before"
         )
     else:
         click.echo("  everything was there already")
     if summary.failed:
-        click.echo(f"  {summary.failed:,} images failed (failures.parquet); --retry-failed tries again:")
+        click.echo(
+            f"  {summary.failed:,} images failed, as failures.parquet says; --retry-failed tries again"
+        )
         for reason, count in list(summary.reasons.items())[:_SHOWN_REASONS]:
             click.echo(f"  {count:>8,}  {reason}")
         if len(summary.reasons) > _SHOWN_REASONS:

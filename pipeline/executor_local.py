@@ -25,6 +25,7 @@ from .unit_queue import UnitQueue
 
 WORKER_MODULE = "camp.pipeline.worker_process"
 STALL_SECONDS = 1800.0  # without a sign of life: the last resort, behind the time limit of single images
+POLL_SECONDS = 5.0
 MAX_START_FAILURES = 3
 MAX_STORAGE_ERRORS = 2  # in a row, then a worker is given up: its disk is full or gone
 _WORKER_MEMORY = 3 << 30  # what the largest extractor needs at its default settings
@@ -152,7 +153,7 @@ class _Pool:
         while self._queue is None or not self._queue.finished:
             if not self._workers:
                 raise StorageError(self._storage_error)
-            for key, _ in self._selector.select(timeout=5.0):
+            for key, _ in self._selector.select(timeout=POLL_SECONDS):
                 self._read(key.data)
             self._kill_stalled()
 

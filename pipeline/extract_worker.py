@@ -65,6 +65,7 @@ class ExtractWorker:
         self.options = options
         self._dataset = dataset
         self._folder = dataset.features_folder(name)
+        self._waited = 0.0
         self.device = choose_device(options.device)
         self.extractor = build_from_options(options, device=self.device)
         self.description = describe(self.extractor)

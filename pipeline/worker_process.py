@@ -12,6 +12,7 @@ import resource
 import signal
 import sys
 import threading
+import traceback
 from queue import SimpleQueue
 from typing import Any, BinaryIO
 
@@ -110,6 +111,11 @@ def _error_event(error: Exception, *, fatal: bool) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    os._exit(code)  # threads that hang in a decoder must not keep the process
+    code = 1
+    try:
+        code = main()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)  # threads that hang in a decoder must not keep the process

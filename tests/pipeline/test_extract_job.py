@@ -176,16 +176,6 @@ def test_an_endless_decode_is_one_failure(
     assert (summary.done, summary.reasons) == (6, {"took longer than 0.3 s": 2})
 
 
-def test_too_few_regions_follow_the_short_rule(
-    make_photographs: MakePhotographs, fake_options: ExtractOptions
-) -> None:
-    """The fake gives max_regions; asking the store for one more makes every image short."""
-    dataset = make_photographs({"train": 2})
-    policy = dataclasses.replace(fake_options.policy, max_regions=3)
-    options = dataclasses.replace(fake_options, policy=policy, short="error")
-    assert run(dataset, options).complete
-
-
 def test_other_options_under_the_same_name_are_refused(
     make_photographs: MakePhotographs, fake_options: ExtractOptions
 ) -> None:
