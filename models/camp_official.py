@@ -4,7 +4,7 @@ It differs from the paper: queries and keys of their own, a second attention amo
 gate per region or word, concatenation, a pooling of four heads.
 
 Messages are averages of the other modality's features, and so are averages of messages; only their
-coefficients C (R×N) depend on the pair. So nothing d wide is computed per pair that is linear in the messages:
+coefficients C (R×N) depend on the pair. So nothing d wide that is linear in them is computed per pair:
 second-stage affinities  (A T)WqᵀWk(A T)ᵀ = A (T WqᵀWk Tᵀ) Aᵀ     an N×N matrix per caption
 their length             ‖C T‖² = C (T Tᵀ) Cᵀ                      the Gram matrix of a caption
 fusion, scalar gate g    W[g v; g m] = g (W₁ v + C (W₂ T))         projections of each modality
@@ -29,7 +29,7 @@ HEADS = 4
 
 
 class OfficialSide(nn.Module):
-    """What one modality does: it receives messages (query, fuse, pool) and is their source (key, second stage)."""
+    """What one modality does: it receives messages (query, fuse, pool) and sends them (key, second stage)."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -62,8 +62,8 @@ class OfficialSide(nn.Module):
         )
 
     def coefficients(self, attention: Tensor, own_mask: Tensor, context: Encoded) -> Tensor:
-        """First-stage weights (g, m, L') -> C (g, m, L'): which averages of the context the messages are after they
-        attended to one another. Own mask: (1 or g, items, L)."""
+        """First-stage weights (g, m, L') -> C (g, m, L'): which averages of the context the messages are once
+        they attended to one another. Own mask: (1 or g, items, L)."""
         groups, _, length = attention.shape
         items = own_mask.shape[1]
         rows = attention.view(groups * items, -1, length)  # one item's rows attend to one another only
