@@ -26,7 +26,7 @@ LONG_SIDES = (224, 288, 336)  # every picture is brought to one of five shapes: 
 PROPOSALS = 64
 PIXEL_MEAN, PIXEL_SCALE = 127.5, 63.75
 
-_WIDTHS = (32, 64, 96)
+_WIDTHS = (24, 48, 96)
 _POOL = 7  # RoIAlign's side
 _ANCHOR_SIZES = (38, 60, 92, 150)  # small, medium and large things, and what real photographs may hold
 _ANCHOR_RATIOS = (0.7, 1.0, 1.4)
@@ -60,7 +60,7 @@ class ScenesTinyNet(nn.Module):
         self.trunk = nn.Sequential(
             ConvBlock(3, first, stride=2, norm=norm),
             ConvBlock(first, second, stride=2, norm=norm),
-            Residual(second, norm=norm),
+            ConvBlock(second, second, norm=norm),
             ConvBlock(second, third, stride=2, norm=norm),
             Residual(third, norm=norm),
             Residual(third, norm=norm),

@@ -118,6 +118,7 @@ def _download(url: str, part: Path, *, progress: ProgressFactory) -> None:
                     "run the same command again to continue"
                 )
     except urllib.error.HTTPError as error:
+        error.close()  # it is the response, with its connection
         if error.code == 416 and have:  # the range is past the end: everything was here already
             return
         raise _dead(url, f"{error.code} {error.reason}") from None
