@@ -21,6 +21,7 @@ DATA_COMMANDS = {
     "append": "Add images and captions to a data set; existing ids stay.",
     "info": "Show what a data set holds.",
     "extract": "Photographs -> region features in shards.",
+    "show": "Draw an image's regions on it.",
     "import-features": "Somebody else's region features -> shards of a data set.",
     "export-features": "Region features -> a layout that other projects read.",
     "convert": "Region features -> the other file format or float type.",

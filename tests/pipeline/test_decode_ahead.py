@@ -47,7 +47,7 @@ def test_no_more_than_allowed_is_begun_early() -> None:
             begun.append(number)
             yield number
 
-    pool = DecodeAhead(lambda number: number + 1, threads=2, seconds=10, ahead=3)
+    pool: DecodeAhead[int, int] = DecodeAhead(lambda number: number + 1, threads=2, seconds=10, ahead=3)
     made = pool.map(source())
     next(made)
     assert len(begun) == 4
