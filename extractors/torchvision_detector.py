@@ -133,6 +133,7 @@ def build(
             weights=None,
             weights_backbone=None,
             rpn_post_nms_top_n_test=proposals,
+            rpn_score_thresh=0.0,  # the small models drop doubtful proposals: too few would be left
             **classes,
             **settings,
         )
