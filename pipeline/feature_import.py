@@ -25,6 +25,7 @@ from .feature_index import check_compatible, finalize, is_done, list_markers, re
 from .feature_spec import OPTIONAL_COLUMNS, FeatureSpec
 from .joins import Join, join_rows
 from .layouts.formats import open_layout
+from .layouts.read_ahead import ReadAhead
 from .layouts.record import Layout
 from .leftovers import remove_leftovers
 from .plan import DEFAULT_SHARD_SIZE, Unit, plan_units, unit_images
@@ -32,7 +33,6 @@ from .shard_reader import Shard
 from .shard_writer import ShardWriter
 
 _TRIED_ROWS = 100  # of which one must be readable, or the source is refused
-_READ_AHEAD = 16  # rows the disk may fetch while one is decoded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,16 +155,21 @@ class _FeatureImport:
         self._check_limit(len(self._join.images_without_row), "no row for them in this source")
         self._folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(self._folder)
-        todo = []
+        todo: list[tuple[Unit, str]] = []
+        rows: list[int] = []
         for unit in units:
             images = unit_images(self._dataset, unit)
             expected = self._fingerprint(unit, images)
             if not self._is_finished(unit, images, expected):
                 todo.append((unit, expected))
-        with progress("import features", sum(unit.images for unit, _ in todo), "images") as bar:
+                rows += [self._row_of[image.image_id] for image in images if image.image_id in self._row_of]
+        with (
+            progress("import features", sum(unit.images for unit, _ in todo), "images") as bar,
+            ReadAhead(self._layout, rows) as ahead,
+        ):
             for unit, expected in todo:
                 bar.note(unit.shard)
-                self._write(unit, expected, bar)
+                self._write(unit, expected, ahead, bar)
         index = finalize(
             self._folder,
             provenance=self._provenance,
@@ -263,10 +268,8 @@ class _FeatureImport:
         except VerificationError:
             return None
 
-    def _write(self, unit: Unit, expected: str, bar: Bar) -> None:
-        images = unit_images(self._dataset, unit)
+    def _write(self, unit: Unit, expected: str, ahead: ReadAhead, bar: Bar) -> None:
         kept = self._kept_rows(unit)
-        rows = [self._row_of[image.image_id] for image in images if image.image_id in self._row_of]
         with ShardWriter(
             self._folder,
             shard=unit.shard,
@@ -275,9 +278,7 @@ class _FeatureImport:
             capacity=unit.images,
             provenance=self._provenance,
         ) as writer:
-            for number, image in enumerate(images):
-                if number % _READ_AHEAD == 0:
-                    self._layout.will_need(rows[number : number + 2 * _READ_AHEAD])
+            for image in unit_images(self._dataset, unit):
                 row = self._row_of.get(image.image_id)
                 if row is None and image.image_id in kept:
                     writer.add_stored(kept[image.image_id])
@@ -285,7 +286,7 @@ class _FeatureImport:
                     self._fail(writer, image, f"no row in {self._source_name}")
                 else:
                     try:
-                        writer.add(image.image_id, self._regions(image, row))
+                        writer.add(image.image_id, self._fitted(image, ahead.take(row).regions))
                     except InputError as error:
                         problem = str(error).removeprefix(f"{unit.shard}, image {image.image_id}: ")
                         self._fail(writer, image, problem)
@@ -316,9 +317,8 @@ class _FeatureImport:
                 f"{failed:,} images without features, more than --max-errors {limit:,}; {what}"
             )
 
-    def _regions(self, image: ImageRow, row: int) -> Regions:
+    def _fitted(self, image: ImageRow, regions: Regions) -> Regions:
         """A row as it is stored: cut to R, with the size of the manifest where the source has none."""
-        regions = self._layout.read(row).regions
         if self._options.truncate and len(regions.features) > self._spec.regions:
             regions = _cut(regions, self._spec.regions)
             self._truncated += 1

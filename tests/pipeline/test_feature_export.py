@@ -205,3 +205,24 @@ def test_the_command_reports(make_dataset: MakeDataset, tmp_path: Path) -> None:
         "ids": "stem",
         "left_out": ["attributes", "attribute_scores"],
     }
+
+
+def test_the_commands_of_the_guide(
+    make_dataset: MakeDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command in docs/features.md works, one after the other."""
+    guide = Path(__file__).resolve().parents[2] / "docs" / "features.md"
+    commands = [line.split() for line in guide.read_text().splitlines() if line.startswith("camp-data ")]
+    assert len(commands) == 4
+    dataset = make_dataset(root=tmp_path / "flickr30k")
+    add_features(dataset)
+    export_features(dataset, tmp_path / "all.tsv", format="anderson-tsv", ids="stem")
+    rows = (tmp_path / "all.tsv").read_bytes().splitlines(keepends=True)
+    (tmp_path / "bottom_up.tsv").write_bytes(b"".join(rows[:6]))
+    (tmp_path / "more.tsv").write_bytes(b"".join(rows[6:]))
+    monkeypatch.chdir(tmp_path)
+    for _, *command in commands:
+        result = CliRunner().invoke(camp_data, command)
+        assert result.exit_code in (0, 3), result.output
+    assert len((tmp_path / "copy.tsv").read_bytes().splitlines()) == 10
+    assert (tmp_path / "f30k_precomp" / "train_ims.npy").exists()
