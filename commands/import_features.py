@@ -89,8 +89,12 @@ def _report(result: FeatureImportResult) -> None:
     if shown["truncated"]:
         say(f"note: {shown['truncated']:,} rows had more than {result.spec.regions} regions and were cut")
     click.echo(_summary(result, shown))
-    for reason, count in _most(shown["reasons"]):
+    reasons = sorted(result.reasons.items(), key=lambda item: -item[1])
+    for reason, count in reasons[:_EXAMPLES]:
         click.echo(f"  failed {count:>8,}  {reason}")
+    if len(reasons) > _EXAMPLES:
+        rest = sum(count for _, count in reasons[_EXAMPLES:])
+        click.echo(f"  failed {rest:>8,}  for other reasons, listed in {result.folder / 'failures.parquet'}")
 
 
 def _summary(result: FeatureImportResult, shown: Mapping[str, Any]) -> str:
@@ -102,10 +106,6 @@ def _summary(result: FeatureImportResult, shown: Mapping[str, Any]) -> str:
         f"joined by {result.join.way}; {shards['written']:,} {spec.store} shards written{kept}; "
         f"{result.failed:,} images without features"
     )
-
-
-def _most(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted(reasons.items(), key=lambda item: -item[1])[:_EXAMPLES]
 
 
 def _some(names: list[str]) -> str:

@@ -125,8 +125,11 @@ def _split_files(source: Path, findings: Findings) -> list[tuple[str, Path]]:
 def _open_split(name: str, path: Path, findings: Findings) -> _SplitFile:
     try:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
-        raise InputError(f"{path}: not a readable .npy ({error}); is it cut off?") from None
+    except (ValueError, OSError, EOFError):
+        with path.open("rb") as stream:
+            is_npy = stream.read(6) == np.lib.format.MAGIC_PREFIX
+        reason = "it is cut off, or holds no plain numbers" if is_npy else "it is not a .npy file"
+        raise InputError(f"{path}: cannot be mapped, {reason}") from None
     if not isinstance(rows, np.ndarray) or rows.ndim != 3 or rows.dtype.kind != "f" or 0 in rows.shape:
         raise InputError(
             f"{path}: {rows.dtype} of shape {rows.shape}, expected floats of shape (images, regions, size)"

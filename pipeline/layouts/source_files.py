@@ -12,9 +12,13 @@ from ...files import is_temporary
 _EDGE_BYTES = 1 << 20
 
 
-def find_files(source: Path, *, wanted: Callable[[str], bool], what: str) -> list[Path]:
+def find_files(
+    source: Path, *, wanted: Callable[[str], bool], what: str, any_name: bool = False
+) -> list[Path]:
     """A file -> itself; a folder -> the wanted files in it and below, in the order of their names."""
     if source.is_file():
+        if not any_name and not wanted(source.name):
+            raise InputError(f"{source}: expected {what}; is --format right?")
         return [source]
     if not source.is_dir():
         raise InputError(f"{source}: no such file or folder, expected {what}")

@@ -72,7 +72,7 @@ class TsvLayout:
 
     def __init__(self, source: Path, *, columns: Columns, progress: ProgressFactory = no_progress) -> None:
         self._columns = columns
-        self.paths = find_files(source, wanted=lambda name: ".tsv" in name, what=".tsv files")
+        self.paths = find_files(source, wanted=lambda name: ".tsv" in name, what=".tsv files", any_name=True)
         self.findings = Findings()
         self.ids: list[str] = []
         self._seen: set[str] = set()

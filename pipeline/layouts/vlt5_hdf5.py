@@ -33,7 +33,7 @@ class Vlt5Layout:
     has_boxes = True
 
     def __init__(self, source: Path, *, progress: ProgressFactory = no_progress) -> None:
-        self._paths = find_files(source, wanted=is_hdf5, what=".h5 files")
+        self._paths = find_files(source, wanted=is_hdf5, what=".h5 files", any_name=True)
         self.findings = Findings()
         self.ids: list[str] = []
         self._file: list[int] = []

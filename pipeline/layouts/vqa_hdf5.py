@@ -33,7 +33,7 @@ class VqaLayout:
     has_boxes = True
 
     def __init__(self, source: Path, *, progress: ProgressFactory = no_progress) -> None:
-        paths = find_files(source, wanted=is_hdf5, what=".hdf5 files")
+        paths = find_files(source, wanted=is_hdf5, what=".hdf5 files", any_name=True)
         self.findings = Findings()
         self.ids: list[str] = []
         self._rows: list[tuple[int, int]] = []  # file, row in it

@@ -120,17 +120,13 @@ def test_what_is_not_there_or_something_else(format: str, tmp_path: Path) -> Non
         open_layout(tmp_path / "empty", format=format)
     noise = tmp_path / "noise.tsv"
     noise.write_bytes(b"this is no feature file\n")
-    if format == "milvlg-npz":
+    with pytest.raises(InputError, match=r"noise\.tsv"):
+        open_layout(noise, format=format)
+    if format in ("milvlg-npz", "mmf-npy"):  # one bad file of many is one bad row
+        noise = noise.rename(noise.with_suffix(f".{format[-3:]}"))
         layout = open_layout(noise, format=format)
-        with pytest.raises(InputError, match="noise.*not a readable .npz"):
+        with pytest.raises(InputError, match=r"noise\.np[zy]: not a readable \.np"):
             layout.read(0)
-    elif format == "mmf-npy":
-        layout = open_layout(noise, format=format)
-        with pytest.raises(InputError, match=r"noise.*not a readable \.npy"):
-            layout.read(0)
-    else:
-        with pytest.raises(InputError, match=r"noise\.tsv"):
-            open_layout(noise, format=format)
 
 
 @pytest.mark.parametrize("format", ["milvlg-npz", "mmf-npy"])
