@@ -15,6 +15,7 @@ from .options import DATASET, debug_option, json_option, print_json, say
 if TYPE_CHECKING:
     from ..manifests.dataset import Dataset
     from ..pipeline.extract_estimate import ExtractEstimate
+    from ..pipeline.extract_events import Executor
     from ..pipeline.extract_job import ExtractSummary
     from ..pipeline.extract_options import ExtractOptions
     from ..pipeline.live_view import View
@@ -85,7 +86,12 @@ _SHOWN_REASONS = 10
     "--decoders", type=click.IntRange(min=1), default=2, show_default=True, help="Decoding threads."
 )
 @click.option("--splits", metavar="train,val", help="Only these splits [default: all].")
-@click.option("--executor", type=click.Choice(["local"]), default="local", show_default=True)
+@click.option("--executor", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--ray-address", default="auto", show_default=True, help="A Ray cluster's address, or 'local'.")
+@click.option(
+    "--gpus-per-worker", type=float, default=1.0, show_default=True, help="Ray, Slurm; shares allowed."
+)
+@click.option("--memory-per-worker", metavar="GB", type=float, help="Ray, Slurm: what a worker asks for.")
 @click.option("--workers", type=click.IntRange(min=1), help="How many [default: one per GPU, else per core].")
 @click.option("--retry-failed", is_flag=True, help="Do failed images again; their shards are rewritten.")
 @click.option("--max-errors", metavar="N|P%", help="Stop when more images failed [default: never].")
@@ -113,8 +119,9 @@ def command(
     with their reason and counted at the end (exit code 3).
     """
     from ..pipeline.extract_estimate import estimate_extraction
-    from ..pipeline.extract_job import EXECUTORS, extract_features
+    from ..pipeline.extract_job import extract_features
 
+    chosen = _executor(executor, given)
     options = _options(given)
     dataset = _dataset(source, out, dry_run=dry_run)
     wanted = None if splits is None else [split.strip() for split in splits.split(",") if split.strip()]
@@ -129,7 +136,7 @@ def command(
         name=name,
         options=options,
         splits=wanted,
-        executor=EXECUTORS[executor],
+        executor=chosen,
         workers=workers,
         retry_failed=retry_failed,
         max_errors=_error_limit(max_errors, dataset, wanted),
@@ -137,6 +144,18 @@ def command(
     )
     print_json(summary.to_json()) if as_json else _print_summary(summary)
     return 0 if summary.complete else EXIT_INCOMPLETE
+
+
+def _executor(name: str, given: dict[str, Any]) -> Executor:
+    from ..pipeline.executor_local import LocalExecutor
+    from ..pipeline.executor_ray import RayExecutor
+
+    gigabytes = given.pop("memory_per_worker")
+    memory = None if gigabytes is None else int(gigabytes * 1e9)
+    address, gpus = given.pop("ray_address"), given.pop("gpus_per_worker")
+    if name == "ray":
+        return RayExecutor(address=address, gpus_per_worker=gpus, memory_per_worker=memory)
+    return LocalExecutor()
 
 
 def _options(given: dict[str, Any]) -> ExtractOptions:

@@ -87,13 +87,19 @@ class _Worker:
         return f"worker died ({how}{': ' + lines[-1].strip() if lines else ''})"
 
 
-def run_local(job: Job, *, queue: Callable[[Ready], UnitQueue], workers: int | None, emit: Emit) -> None:
-    """Start the workers, keep each busy, replace those that die, until the queue is finished."""
-    pool = _Pool(job, queue, emit, devices=_visible_gpus(job.options))
-    try:
-        pool.run(workers or default_workers(job.options))
-    finally:
-        pool.close()
+@dataclass(frozen=True, kw_only=True)
+class LocalExecutor:
+    """Processes on this machine. They share its cores, so that doing a unit twice would gain nothing."""
+
+    speculate: bool = False
+
+    def run(self, job: Job, *, queue: Callable[[Ready], UnitQueue], workers: int | None, emit: Emit) -> None:
+        """Start the workers, keep each busy, replace those that die, until the queue is finished."""
+        pool = _Pool(job, queue, emit, devices=_visible_gpus(job.options))
+        try:
+            pool.run(workers or default_workers(job.options))
+        finally:
+            pool.close()
 
 
 def default_workers(options: ExtractOptions) -> int:

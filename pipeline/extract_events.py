@@ -66,7 +66,9 @@ Emit = Callable[[Event], None]
 class Executor(Protocol):
     """Runs a queue to its end. Three of them: executor_local, executor_ray, executor_slurm."""
 
-    def __call__(
-        self, job: Job, *, queue: Callable[[Ready], UnitQueue], workers: int | None, emit: Emit
-    ) -> None:
+    @property
+    def speculate(self) -> bool:
+        """Whether idle workers may do a straggler's unit a second time."""
+
+    def run(self, job: Job, *, queue: Callable[[Ready], UnitQueue], workers: int | None, emit: Emit) -> None:
         """`queue` is called with every worker that is ready: it checks it, and gives the one queue."""

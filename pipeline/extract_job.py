@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import InputError, MismatchError, StorageError, TooManyFailuresError
 from ..manifests.dataset import Dataset
-from .executor_local import run_local
+from .executor_local import LocalExecutor
 from .extract_events import Event, Executor, Job, Ready
 from .extract_options import ExtractOptions, check_name, default_name
 from .extract_setup import provenance
@@ -29,8 +29,6 @@ from .live_view import SilentView, Tally, View
 from .plan import Unit, plan_units, unit_images
 from .shard_writer import ShardWriter
 from .unit_queue import UnitQueue
-
-EXECUTORS: dict[str, Executor] = {"local": run_local}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +76,7 @@ def extract_features(
     name: str | None = None,
     options: ExtractOptions | None = None,
     splits: Sequence[str] | None = None,
-    executor: Executor = run_local,
+    executor: Executor | None = None,
     workers: int | None = None,
     retry_failed: bool = False,
     max_errors: int | None = None,
@@ -99,7 +97,7 @@ def extract_features(
         view=view or SilentView(),
     )
     with folder_lock(control_folder(job.folder)):
-        return job.run(executor, workers=workers)
+        return job.run(executor or LocalExecutor(), workers=workers)
 
 
 class _Extraction:
@@ -127,6 +125,7 @@ class _Extraction:
         if self._state is not None:
             check_same_request(self.folder, self._state, options.identity())
         self._failed_before = 0
+        self._speculate = False
         self._tally = Tally()
         self._now = _Run()
 
@@ -137,15 +136,16 @@ class _Extraction:
         before = self._finished(self._wanted)
         with self._view:
             if self._todo(before):
-                self._run_queue(executor, workers)
-                quarantined = self._record_quarantined()
-        finished = self._finished(self._plan)
-        missing = [unit.shard for unit in self._wanted if unit.shard not in finished]
-        if missing:
+                quarantined = self._run_queue(executor, workers)
+                # Two workers that commit a straggler's unit at once may leave it without its marker.
+                if self._missing():
+                    quarantined |= self._run_queue(executor, workers)
+        if missing := self._missing():
             raise StorageError(
-                f"{self.folder}: {missing[0]} was done and is gone again; does something else write there? "
-                "Run the same command again"
+                f"{self.folder}: {missing[0].shard} was done and is gone again; does something else write "
+                "there? Run the same command again"
             )
+        finished = self._finished(self._plan)
         assert self._state is not None
         finalize(
             self.folder,
@@ -192,11 +192,19 @@ class _Extraction:
         self._check_failures()
         return todo
 
-    def _run_queue(self, executor: Executor, workers: int | None) -> None:
+    def _missing(self) -> list[Unit]:
+        finished = self._finished(self._wanted)
+        return [unit for unit in self._wanted if unit.shard not in finished]
+
+    def _run_queue(self, executor: Executor, workers: int | None) -> dict[str, str]:
+        """One pass over what is to be done -> the units that were given up, and why."""
+        self._speculate = executor.speculate
         job = Job(
             dataset=str(self.dataset.root.resolve()), name=self.name, options=self.options, retry=self._retry
         )
-        executor(job, queue=self._queue_for, workers=workers, emit=self._handle)
+        self._now.queue = None
+        executor.run(job, queue=self._queue_for, workers=workers, emit=self._handle)
+        return self._record_quarantined()
 
     def _queue_for(self, ready: Ready) -> UnitQueue:
         """Every ready worker comes here: the first decides what the features are, the others must agree."""
@@ -219,11 +227,14 @@ class _Extraction:
                 f"{ready.worker} has; choose another --name, or remove the folder"
             )
         if self._now.queue is None:
-            self._now.todo = self._todo(self._finished(self._wanted))
-            self._now.queue = UnitQueue(self._now.todo)
-            images = sum(unit.images for unit in self._now.todo)
-            self._tally.begin(units=len(self._now.todo), images=images)
-            self._view.begin(units=len(self._now.todo), images=images)
+            first_pass = not self._now.todo
+            todo = self._todo(self._finished(self._wanted)) if first_pass else self._missing()
+            if first_pass:
+                self._now.todo = todo
+            self._now.queue = UnitQueue(todo, speculate=self._speculate)
+            images = sum(unit.images for unit in todo)
+            self._tally.begin(units=len(todo), images=images)
+            self._view.begin(units=len(todo), images=images)
         return self._now.queue
 
     def _handle(self, event: Event) -> None:

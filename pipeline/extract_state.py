@@ -73,13 +73,35 @@ def check_same_request(folder: Path, state: ExtractState, identity: Mapping[str,
 
 def finished_units(folder: Path, units: Iterable[Unit], *, fingerprint: str) -> dict[str, dict[str, Any]]:
     """Shard -> marker of the units that are done."""
-    finished = {}
-    for unit in units:
-        if is_done(folder, unit.shard, unit.fingerprint(fingerprint)):
-            marker = read_marker(folder, unit.shard)
-            assert marker is not None
-            finished[unit.shard] = marker
-    return finished
+    markers = {
+        unit.shard: finished_marker(folder, unit.shard, unit.fingerprint(fingerprint)) for unit in units
+    }
+    return {shard: marker for shard, marker in markers.items() if marker is not None}
+
+
+def finished_marker(folder: Path, shard: str, fingerprint: str) -> dict[str, Any] | None:
+    """The marker of a shard that is there and was made for this fingerprint."""
+    if not is_done(folder, shard, fingerprint):
+        return None
+    try:
+        return read_marker(folder, shard)
+    except VerificationError:
+        return None
+
+
+def write_suspect(folder: Path, shard: str, image_id: int) -> None:
+    """Name the image a careful worker is about to touch, for the driver to find if that kills the worker."""
+    path = control_folder(folder) / "at" / shard
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(str(image_id))
+
+
+def read_suspect(folder: Path, shard: str) -> int | None:
+    """The image a careful worker was at when it died."""
+    try:
+        return int((control_folder(folder) / "at" / shard).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def read_names(folder: Path, part: str) -> list[str] | None:

@@ -21,7 +21,7 @@ from ..schema import ImageRow, Regions
 from .decode_ahead import DecodeAhead, OverTimeError
 from .extract_options import ExtractOptions
 from .extract_setup import build_from_options, choose_device, describe, features_fingerprint, provenance
-from .feature_index import is_done, read_marker
+from .extract_state import finished_marker
 from .plan import Unit, unit_images
 from .shard_reader import Shard
 from .shard_writer import ShardWriter
@@ -125,7 +125,9 @@ class ExtractWorker:
                 if reason is not None:
                     writer.fail(row.image_id, reason)
                     announce({"event": "progress", "images": 0, "failed": 1})
-            size = writer.commit()["bytes"]
+            # Somebody else may have done a straggler's unit meanwhile: its marker vouches for the same bytes.
+            done = None if retry else finished_marker(self._folder, unit.shard, expected)
+            size = (done or writer.commit())["bytes"]
         return UnitStats(
             shard=unit.shard,
             images=writer.rows,
@@ -150,10 +152,9 @@ class ExtractWorker:
 
     def _finished_rows(self, unit: Unit, expected: str) -> dict[int, dict[str, npt.NDArray[Any]]]:
         """Image id -> its stored row, where the unit has been done before."""
-        if not is_done(self._folder, unit.shard, expected):
+        marker = finished_marker(self._folder, unit.shard, expected)
+        if marker is None:
             return {}
-        marker = read_marker(self._folder, unit.shard)
-        assert marker is not None
         shard = Shard(self._folder, marker, spec=self._spec)
         columns = {column.name: shard.column(column.name) for column in self._spec.layout()}
         return {

@@ -37,7 +37,7 @@ def main() -> int:
         worker = ExtractWorker(Dataset.open(job["dataset"]), name=job["name"], options=options)
         limit_threads(options.threads)
     except Exception as error:
-        send(_error_event(error, fatal=True))
+        send(error_event(error, fatal=True))
         return 1
     send(
         {
@@ -50,7 +50,7 @@ def main() -> int:
     while worker.hanging < MAX_HANGING:
         message = messages.get()
         if "probe" in message:
-            send({"event": "probe", **worker.probe(Unit(**message["probe"])), "peak_memory": _peak_memory()})
+            send({"event": "probe", **worker.probe(Unit(**message["probe"])), "peak_memory": peak_memory()})
             continue
         unit = Unit(**message["unit"])
         skip = {int(image_id): reason for image_id, reason in message["skip"].items()}
@@ -59,9 +59,9 @@ def main() -> int:
                 unit, careful=message["careful"], skip=skip, retry=message["retry"], announce=send
             )
         except Exception as error:
-            send(_error_event(error, fatal=False))
+            send(error_event(error, fatal=False))
         else:
-            send({"event": "done", **stats.as_json(), "peak_memory": _peak_memory()})
+            send({"event": "done", **stats.as_json(), "peak_memory": peak_memory()})
     send({"event": "retire"})
     return 0
 
@@ -72,7 +72,8 @@ def limit_threads(threads: int) -> None:
         torch.set_num_threads(threads)
 
 
-def _peak_memory() -> int:
+def peak_memory() -> int:
+    """The most memory this process has used, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # Linux counts in KiB
 
 
@@ -98,7 +99,7 @@ def _listen(messages: SimpleQueue[dict[str, Any]]) -> None:
     os._exit(0)  # the driver is gone or done with us; nothing half-done can have been committed
 
 
-def _error_event(error: Exception, *, fatal: bool) -> dict[str, Any]:
+def error_event(error: Exception, *, fatal: bool) -> dict[str, Any]:
     """An exception -> what the driver needs to know of it."""
     known = isinstance(error, CampError)
     return {
