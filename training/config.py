@@ -149,11 +149,15 @@ class RunConfig:
     ema: float = 0.0  # decay of the averaged weights, 0 for none
     gather_negatives: bool = False  # DDP: negatives from all ranks
     collapse_steps: int = 300  # steps at the chance loss before training says so
+    log_steps: int = 20  # steps between two lines of metrics.jsonl
+    save_minutes: float = 10.0  # between two saves inside an epoch; every epoch's end saves too
 
     def problems(self) -> list[str]:
         wrong = [
             *one_of("precision", self.precision, PRECISIONS),
             *at_least("collapse_steps", self.collapse_steps, 1),
+            *at_least("log_steps", self.log_steps, 1),
+            *at_least("save_minutes", self.save_minutes, 0),
         ]
         if not 0 <= self.ema < 1:
             wrong.append(f"ema: found {self.ema}, expected a number in [0, 1)")
