@@ -28,7 +28,7 @@ from .layouts.formats import open_layout
 from .layouts.read_ahead import ReadAhead
 from .layouts.record import Layout
 from .leftovers import remove_leftovers
-from .plan import DEFAULT_SHARD_SIZE, Unit, plan_units, unit_images
+from .plan import DEFAULT_SHARD_SIZE, Unit, plan_units
 from .shard_reader import Shard
 from .shard_writer import ShardWriter
 
@@ -122,6 +122,7 @@ class _FeatureImport:
         self._dataset, self._layout, self._folder, self._options = dataset, layout, folder, options
         self._format, self._source_name = format, source_name
         self._findings: Findings = layout.findings
+        self._images = list(dataset.image_rows())  # all generations, in order
         self._join = self._join_rows()
         self._row_of = self._join.row_of_image
         self._before = _spec_of(folder)
@@ -134,7 +135,7 @@ class _FeatureImport:
 
     def _join_rows(self) -> Join:
         """The join with all images, as a row of another split is no stranger; then its wanted splits."""
-        images, splits = list(self._dataset.image_rows()), self._options.splits
+        images, splits = self._images, self._options.splits
         join = join_rows(images, self._layout.ids, way=self._options.join)
         if splits is None:
             return join
@@ -158,7 +159,7 @@ class _FeatureImport:
         todo: list[tuple[Unit, str]] = []
         rows: list[int] = []
         for unit in units:
-            images = unit_images(self._dataset, unit)
+            images = self._unit_images(unit)
             expected = self._fingerprint(unit, images)
             if not self._is_finished(unit, images, expected):
                 todo.append((unit, expected))
@@ -236,6 +237,15 @@ class _FeatureImport:
                     "or choose another --name"
                 )
 
+    def _unit_images(self, unit: Unit) -> list[ImageRow]:
+        """A unit -> its images, from the rows in memory: the join needs them all anyway."""
+        generations = self._dataset.generations[: unit.generation]
+        first = sum(generation["images"]["rows"] for generation in generations)
+        part = self._images[first + unit.first_row : first + unit.last_row + 1]
+        images = [image for image in part if image.split == unit.split]
+        assert len(images) == unit.images
+        return images
+
     def _fingerprint(self, unit: Unit, images: Sequence[ImageRow]) -> str:
         digest = hashlib.sha256()
         for image in images:
@@ -278,7 +288,7 @@ class _FeatureImport:
             capacity=unit.images,
             provenance=self._provenance,
         ) as writer:
-            for image in unit_images(self._dataset, unit):
+            for image in self._unit_images(unit):
                 row = self._row_of.get(image.image_id)
                 if row is None and image.image_id in kept:
                     writer.add_stored(kept[image.image_id])

@@ -252,6 +252,34 @@ def test_scan_rows_have_no_boxes(make_dataset: MakeDataset, tmp_path: Path) -> N
         assert (found.width, found.height) == (640, 480)  # the manifest knows
 
 
+@pytest.mark.parametrize("ids", [True, False])
+def test_scan_precomp_folder_gives_captions_and_features(ids: bool, tmp_path: Path) -> None:
+    """One folder, two commands: the data set, then its features, with Karpathy's imgids or without any."""
+    folder, dataset = tmp_path / "f30k_precomp", str(tmp_path / "dataset")
+    folder.mkdir()
+    for name, first in (("train", 0), ("dev", 4), ("test", 6)):
+        count = 4 if name == "train" else 2
+        features = np.stack([regions(first + number).features for number in range(count)])
+        np.save(folder / f"{name}_ims.npy", np.repeat(features, 5, axis=0) if name == "train" else features)
+        captions = [f"caption {number} of image {number // 5} ." for number in range(count * 5)]
+        (folder / f"{name}_caps.txt").write_text("\n".join(captions))
+        if ids:
+            (folder / f"{name}_ids.txt").write_text("".join(f"{90 - first - n}\n" for n in range(count)))
+    run = CliRunner().invoke
+    assert (
+        run(camp_data, ["import", str(folder), "--format", "scan-precomp", "--out", dataset]).exit_code == 0
+    )
+    done = run(
+        camp_data, ["import-features", dataset, str(folder), "--format", "scan-npy", "--dtype", "float32"]
+    )
+    assert done.exit_code == 0, done.output
+    assert f"8 images, 4 regions of 8 float32 each, joined by {'imgid' if ids else 'key'}" in done.stdout
+    reader = ShardReader.open(Dataset.open(dataset).features_folder("scan-npy"))
+    for number in range(8):
+        np.testing.assert_array_equal(reader.by_id(number).features, regions(number).features)
+    assert run(camp_data, ["verify", dataset]).exit_code == 0
+
+
 def test_sizes_that_differ_from_the_manifest_are_reported(make_dataset: MakeDataset, tmp_path: Path) -> None:
     dataset = make_dataset({"train": 2})
     rows = [ForeignRow("500000", regions(0)), ForeignRow("500001", regions(1, size=(480, 640)))]
