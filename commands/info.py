@@ -21,9 +21,10 @@ def command(dataset: Path, as_json: bool) -> None:
     """Show what DATASET holds: splits, findings, features, vocabularies."""
     from ..manifests.dataset import Dataset
     from ..manifests.summary import summarize_manifest
+    from ..pipeline.feature_summary import summarize_features
 
     opened = Dataset.open(dataset)
-    facts: dict[str, Any] = summarize_manifest(opened)
+    facts: dict[str, Any] = {**summarize_manifest(opened), "features": summarize_features(opened)}
     if as_json:
         print_json(facts)
         return
@@ -33,6 +34,8 @@ def command(dataset: Path, as_json: bool) -> None:
     if not console.is_terminal:
         console = Console(highlight=False, width=120)  # a pipe has no width: do not cut columns
     _print_manifest(facts, console)
+    if facts["features"]:
+        _print_features(facts["features"], console)
 
 
 def _print_manifest(facts: dict[str, Any], console: Console) -> None:
@@ -65,3 +68,21 @@ def _print_manifest(facts: dict[str, Any], console: Console) -> None:
         for kind, finding in facts["findings"].items():
             table.add_row(kind, f"{finding['count']:,}", "\n".join(finding["examples"][:3]))
         console.print(table)
+
+
+def _print_features(sets: list[dict[str, Any]], console: Console) -> None:
+    from rich.table import Table
+
+    table = Table(title="Features", title_justify="left")
+    for name in ("name", "shape", "store", "rows", "size", "failures"):
+        table.add_column(name)
+    for features in sets:
+        if not features["finished"]:
+            table.add_row(features["name"], f"unfinished, {features['shards']} shards", "", "", "", "")
+            continue
+        rows = ", ".join(f"{split} {count:,}" for split, count in features["rows"].items())
+        reasons = "\n".join(f"{count:,} {reason}" for reason, count in features["failures"].items())
+        shape = f"{features['regions']} × {features['dim']} {features['dtype']}"
+        store = f"{features['shards']} {features['store']}"
+        table.add_row(features["name"], shape, store, rows, f"{features['bytes'] / 1e6:,.1f} MB", reasons)
+    console.print(table)

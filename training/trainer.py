@@ -279,8 +279,8 @@ class Trainer:
             "memory_mb": _memory_mb(self.device),
         }
         bar.note(
-            f"loss {values['loss']:.4g} · lr {values['lr']:.2g} · {values['pairs_per_second']:,.0f} pairs/s · "
-            f"waiting {100 * values['waiting_share']:.0f}% · {values['memory_mb']:,.0f} MB"
+            f"loss {values['loss']:.4g} · lr {values['lr']:.2g} · {values['pairs_per_second']:,.0f} pairs/s"
+            f" · waiting {100 * values['waiting_share']:.0f}% · {values['memory_mb']:,.0f} MB"
         )
         if journal:
             journal.write("train", step=self.standing.step, **values)
