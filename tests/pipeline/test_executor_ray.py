@@ -19,7 +19,7 @@ from camp.pipeline.extract_job import extract_features
 from camp.pipeline.extract_options import ExtractOptions
 from camp.pipeline.live_view import SilentView
 
-ray = pytest.importorskip("ray", reason="the package 'ray' is not installed")
+ray: Any = pytest.importorskip("ray", reason="the package 'ray' is not installed")
 
 MakePhotographs = Callable[..., Dataset]
 

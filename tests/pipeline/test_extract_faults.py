@@ -236,13 +236,20 @@ def test_a_worker_that_shows_no_life_is_replaced(
 ) -> None:
     dataset = make_photographs({"train": 8})
     expected = undisturbed(dataset, fake_options)
-    monkeypatch.setattr(executor_local, "STALL_SECONDS", 1.0)
-    monkeypatch.setattr(executor_local, "POLL_SECONDS", 0.2)
+    monkeypatch.setattr(executor_local, "POLL_SECONDS", 0.1)
+    patience = executor_local.STALL_SECONDS
+
+    class Freezer(Saboteur):
+        def handle(self, event: Event) -> None:
+            super().handle(event)
+            if event.kind == "lost":
+                monkeypatch.setattr(executor_local, "STALL_SECONDS", patience)
 
     def freeze(event: Event) -> None:
         os.kill(_children(os.getpid())[0], signal.SIGSTOP)
+        monkeypatch.setattr(executor_local, "STALL_SECONDS", 0.3)
 
-    saboteur = Saboteur("started", 1, freeze)
+    saboteur = Freezer("started", 1, freeze)
     summary = extract_features(dataset, name="fake", options=fake_options, workers=1, view=saboteur)
     assert summary.complete
     assert saboteur.kinds.count("lost") == 1
