@@ -1,4 +1,4 @@
-"""`camp eval`: a score matrix -> recall in both directions."""
+"""`camp eval`: a run, or anybody's score matrix -> recall in both directions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,21 @@ from typing import Any
 
 import click
 
-from .options import DATASET, FILE, debug_option, json_option, print_json
+from .options import DATASET, FILE, FOLDER, debug_option, json_option, print_json, say
 
 
 @click.command()
-@click.option("--scores", type=FILE, required=True, help="A .npy matrix, images × captions: anybody's.")
+@click.argument("run", type=FOLDER, required=False)
+@click.option("--scores", type=FILE, help="Instead of RUN: a .npy matrix, images × captions, anybody's.")
 @click.option("--captions-per-image", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--dataset", type=DATASET, help="Take each caption's image from this data set instead.")
-@click.option("--split", default="test", show_default=True, help="Which split of --dataset.")
+@click.option("--dataset", type=DATASET, help="The data set [default: the run's].")
+@click.option("--split", default="test", show_default=True)
 @click.option("--folds", type=click.IntRange(min=1), default=1, show_default=True, help="COCO 1K: 5.")
+@click.option("--checkpoint", type=click.Choice(["best", "last"]), default="best", show_default=True)
+@click.option("--ensemble", type=FOLDER, multiple=True, metavar="RUN", help="Mean score with these runs.")
+@click.option("--candidates", type=FOLDER, metavar="RUN", help="A cheap run ranks, RUN re-scores its top.")
+@click.option("--top", "tops", multiple=True, default=["10%"], show_default=True, help="10% or 50; repeat.")
+@click.option("--save-scores", type=FILE, help="Keep the matrix as .npy.")
 @click.option(
     "--bootstrap",
     type=click.IntRange(min=0),
@@ -26,47 +32,105 @@ from .options import DATASET, FILE, debug_option, json_option, print_json
 @click.option("--seed", type=int, default=0, show_default=True)
 @json_option
 @debug_option
-def command(
-    scores: Path,
-    captions_per_image: int,
-    dataset: Path | None,
-    split: str,
-    folds: int,
-    bootstrap: int,
-    seed: int,
-    as_json: bool,
-) -> None:
-    """Measure a score matrix: R@1/5/10, median and mean rank, rsum, both directions.
+def command(run: Path | None, scores: Path | None, as_json: bool, **given: Any) -> None:
+    """Measure: R@1/5/10, median and mean rank, rsum, both directions.
 
     Ties count against the model. Folds are consecutive images, as Karpathy's.
     """
+    if (run is None) == (scores is None):
+        raise click.UsageError("Give either RUN or --scores FILE.npy.")
+    if given["candidates"]:
+        _rerank(run, as_json=as_json, given=given)
+        return
+    matrix, owners = _matrix_of_file(scores, given) if scores else _matrix_of_runs(run, given)
     from ..evaluation.recall import evaluate
-    from ..evaluation.score_file import caption_owners, read_scores
 
-    matrix = read_scores(scores)
-    owners = caption_owners(matrix.shape, captions_per_image=captions_per_image, dataset=dataset, split=split)
-    metrics = evaluate(matrix, owners, folds=folds, bootstrap=bootstrap, seed=seed)
+    metrics = evaluate(matrix, owners, folds=given["folds"], bootstrap=given["bootstrap"], seed=given["seed"])
     if as_json:
         print_json(metrics)
     else:
         print_recall(metrics)
 
 
+def _matrix_of_file(path: Path, given: dict[str, Any]) -> tuple[Any, Any]:
+    from ..evaluation.score_file import caption_owners, read_scores
+
+    matrix = read_scores(path)
+    owners = caption_owners(
+        matrix.shape,
+        captions_per_image=given["captions_per_image"],
+        dataset=given["dataset"],
+        split=given["split"],
+    )
+    return matrix, owners
+
+
+def _matrix_of_runs(run: Path | None, given: dict[str, Any]) -> tuple[Any, Any]:
+    from ..evaluation.run_scores import ensemble_scores
+    from ..progress import terminal_progress
+
+    members = [_open(folder, given) for folder in (run, *given["ensemble"])]
+    rows = members[0].rows
+    if rows.missing:
+        say(f"note: {rows.missing:,} images of the split have no features and are left out")
+    if rows.cut_captions:
+        say(f"note: {rows.cut_captions:,} captions are longer than the model reads and are cut")
+    matrix = ensemble_scores(members, progress=terminal_progress)
+    if given["save_scores"]:
+        import numpy as np
+
+        from ..files import atomic_writer
+
+        with atomic_writer(given["save_scores"]) as stream:
+            np.save(stream, matrix)
+    return matrix, rows.caption_image
+
+
+def _open(folder: Path | None, given: dict[str, Any]) -> Any:
+    import torch
+
+    from ..evaluation.run_folder import open_run
+    from ..evaluation.run_scores import open_run_scores
+
+    assert folder is not None
+    return open_run_scores(
+        open_run(folder),
+        split=given["split"],
+        dataset=given["dataset"],
+        checkpoint=given["checkpoint"],
+        device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+    )
+
+
+def _rerank(run: Path | None, *, as_json: bool, given: dict[str, Any]) -> None:
+    from ..evaluation.run_scores import rerank_runs
+
+    if run is None:
+        raise click.UsageError("--candidates goes with RUN, the one that re-scores.")
+    rows = rerank_runs(_open(given["candidates"], given), _open(run, given), tops=given["tops"])
+    if as_json:
+        print_json(rows)
+        return
+    titles = f"{'top':>6} {'pairs':>7} {'seconds':>8} {'a query':>9}"
+    click.echo(f"{titles}   {'caption R@1/5/10':<18} {'image R@1/5/10':<18} {'rsum':>6}")
+    for row in rows:
+        recalls = [
+            "/".join(f"{row[direction][cutoff]:.1f}" for cutoff in ("r@1", "r@5", "r@10"))
+            for direction in ("caption_retrieval", "image_retrieval")
+        ]
+        cost = f"{100 * row['pairs_share']:6.1f}% {row['seconds']:8.2f} {1000 * row['query_seconds']:6.1f} ms"
+        click.echo(f"{row['top']:>6} {cost}   {recalls[0]:<18} {recalls[1]:<18} {row['rsum']:6.1f}")
+
+
 def print_recall(metrics: dict[str, Any]) -> None:
     """The table people know from the papers, with intervals."""
     click.echo(f"{'':<18}{'R@1':>7}{'R@5':>7}{'R@10':>7}{'med r':>8}{'mean r':>9}")
-    for direction, title in (
-        ("caption_retrieval", "caption retrieval"),
-        ("image_retrieval", "image retrieval"),
-    ):
+    for direction in ("caption_retrieval", "image_retrieval"):
         row = metrics[direction]
-        click.echo(
-            f"{title:<18}{row['r@1']:7.1f}{row['r@5']:7.1f}{row['r@10']:7.1f}{row['medr']:8.0f}{row['meanr']:9.1f}"
-        )
+        recalls = "".join(f"{row[cutoff]:7.1f}" for cutoff in ("r@1", "r@5", "r@10"))
+        click.echo(f"{direction.replace('_', ' '):<18}{recalls}{row['medr']:8.0f}{row['meanr']:9.1f}")
         if "ci" in metrics:
             halves = [(high - low) / 2 for low, high in metrics["ci"][direction].values()]
             click.echo(f"{'':<18}" + "".join(f"{'±' + format(half, '.1f'):>7}" for half in halves))
-    click.echo(
-        f"rsum {metrics['rsum']:.1f}"
-        + (f", mean of {metrics['folds']} folds" if metrics["folds"] > 1 else "")
-    )
+    folds = f", mean of {metrics['folds']} folds" if metrics["folds"] > 1 else ""
+    click.echo(f"rsum {metrics['rsum']:.1f}{folds}")

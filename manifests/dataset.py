@@ -65,6 +65,12 @@ class Dataset:
         return list(self.header["generations"])
 
     @property
+    def history(self) -> list[str]:
+        """The fingerprints the data set has had, one per generation, oldest first."""
+        marks = [generation["fingerprint"] for generation in self.generations]
+        return [fingerprint(marks[: count + 1]) for count in range(len(marks))]
+
+    @property
     def label_names(self) -> list[str]:
         return list(self.header["label_names"])
 

@@ -56,15 +56,16 @@ class DataConfig:
 
     batch_size: int = 128  # over all ranks
     epoch_unit: str = "image"
-    max_words: int = 50  # <start> and <end> included; longer captions are cut, and the cuts counted
+    max_words: int = 50  # without <start> and <end>; longer captions are cut, and the cuts counted
     shuffle: str = "full"
     prefetch: int = 2
+    vectors: str = ""  # a matrix of the vocabulary's, by name: the embedding starts from it
 
     def problems(self) -> list[str]:
         return [
             *at_least("batch_size", self.batch_size, 2),
             *one_of("epoch_unit", self.epoch_unit, EPOCH_UNITS),
-            *at_least("max_words", self.max_words, 3),
+            *at_least("max_words", self.max_words, 1),
             *at_least("prefetch", self.prefetch, 1),
         ]
 

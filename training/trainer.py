@@ -145,11 +145,8 @@ class Trainer:
         left = self.steps_per_epoch * (self.standing.epoch + 1) - self.standing.step
         with self.progress(label, left, "steps") as bar:
             meter = _Meter()
-            for group in self._groups(meter):
-                loss, norm = self._step(group)
-                meter.add(loss, sum(len(b.image_ids) * len(b.caption_ids) for b in group))
-                captions = sum(len(batch.caption_ids) for batch in group)
-                if message := watch.see(loss / len(group), captions=captions // len(group)):
+            for loss, norm, captions in self._steps(meter):
+                if message := watch.see(loss, captions=captions):
                     self.say(f"warning: {message}")
                     if journal:
                         journal.write("warning", step=self.standing.step, text=message)
@@ -163,25 +160,30 @@ class Trainer:
                 self._save_sometimes()
         return True
 
-    def _groups(self, meter: _Meter) -> Iterator[list[Batch]]:
-        """Batches, as many as make one step; the time spent waiting for them is measured."""
-        group: list[Batch] = []
+    def _steps(self, meter: _Meter) -> Iterator[tuple[float, float, int]]:
+        """The rest of the epoch, a step at a time -> mean loss of its batches, gradient norm, captions.
+
+        A batch is used up before the next one is asked for: the loader may write over it then.
+        """
+        losses: list[float] = []
         source = iter(self.loader)
         while True:
             start = time.perf_counter()
             batch = next(source, None)
             meter.waited += time.perf_counter() - start
+            if batch is not None:
+                if not losses:
+                    self._begin_step()
+                losses.append(self._backward(batch))
+                meter.add(losses[-1], len(batch.image_ids) * len(batch.caption_ids))
+                captions = len(batch.caption_ids)
+            if losses and (batch is None or len(losses) == self.config.optimizer.accumulate):
+                yield sum(losses) / len(losses), self._end_step(), captions
+                losses = []
             if batch is None:
-                break
-            group.append(batch)
-            if len(group) == self.config.optimizer.accumulate:
-                yield group
-                group = []
-        if group:
-            yield group
+                return
 
-    def _step(self, group: list[Batch]) -> tuple[float, float]:
-        """One optimizer step over some batches -> the loss, and the gradient's norm before clipping."""
+    def _begin_step(self) -> None:
         rate = learning_rate(
             self.config.optimizer.lr,
             self.config.schedule,
@@ -191,25 +193,24 @@ class Trainer:
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
+
+    def _backward(self, batch: Batch) -> float:
+        """Add one batch's gradients -> its loss; one that is not finite stops the run."""
         share = 1.0
         if self.config.loss.reduction == "mean":
-            share = 1.0 / (len(group) * self.ranks.world_size)
-        total = 0.0
-        for batch in group:
-            scale: float | Tensor = share
-            if self.scaler.is_enabled():
-                scale = self.scaler.scale(torch.full((), share, device=self.device))
-            done = training_step(
-                self.model,
-                batch,
-                loss=self.loss,
-                step=self.standing.step,
-                scale=scale,
-                autocast=self._autocast,
-            )
-            value = float(done.loss)
-            check_finite(value, batch, step=self.standing.step)
-            total += value
+            share = 1.0 / (self.config.optimizer.accumulate * self.ranks.world_size)
+        scale: float | Tensor = share
+        if self.scaler.is_enabled():
+            scale = self.scaler.scale(torch.full((), share, device=self.device))
+        done = training_step(
+            self.model, batch, loss=self.loss, step=self.standing.step, scale=scale, autocast=self._autocast
+        )
+        loss = float(done.loss)
+        check_finite(loss, batch, step=self.standing.step)
+        return loss
+
+    def _end_step(self) -> float:
+        """Move the weights -> the gradient's norm before clipping."""
         self.scaler.unscale_(self.optimizer)
         self.ranks.sum_gradients(self.model)
         clip = self.config.optimizer.clip or math.inf
@@ -219,7 +220,7 @@ class Trainer:
         self.standing.step += 1
         if self.average:
             self.average.update(self.model)
-        return total, float(norm)
+        return float(norm)
 
     def _precision(self) -> torch.dtype:
         """Half precision only where the hardware has it: on a CPU it is many times slower."""
