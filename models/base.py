@@ -59,7 +59,9 @@ class Base(Matcher):
 
     def _encoded(self, local: Tensor, mask: Tensor, pool: AttentionPool) -> Encoded:
         weights, pooled = pool(local, mask)
-        return Encoded(local=local[..., :0], mask=mask, glob=unit(pooled), cached={"weight": weights})
+        return Encoded(
+            local=local.new_empty(*mask.shape, 0), mask=mask, glob=unit(pooled), cached={"weight": weights}
+        )
 
     def score_block(self, images: Encoded, texts: Encoded) -> Tensor:
         return images.glob @ texts.glob.mT
@@ -70,5 +72,5 @@ class Base(Matcher):
     def explain(self, images: Encoded, texts: Encoded) -> Mapping[str, Tensor]:
         return {"region_weight": images.cached["weight"], "word_weight": texts.cached["weight"]}
 
-    def pair_floats(self, regions: int, words: int) -> int:
+    def pair_floats(self, regions: int, words: int, *, gradient: bool = False) -> int:
         return 1

@@ -11,15 +11,25 @@ from typing import Any
 from torch import Tensor
 
 from ..errors import InputError
+from .adapt import Adapt
 from .base import Base
+from .bfan import Bfan
 from .camp_official import CampOfficial
 from .camp_paper import CampPaper
 from .matcher import Matcher
+from .scan import Scan
+from .vsepp import Vsepp
+from .vsrn import Vsrn
 
 MODELS: dict[str, Callable[..., Matcher]] = {
     "camp": CampPaper,
     "camp_official": CampOfficial,
     "base": Base,
+    "vsepp": Vsepp,
+    "scan": Scan,
+    "vsrn": Vsrn,
+    "bfan": Bfan,
+    "adapt": Adapt,
 }
 
 

@@ -217,5 +217,5 @@ class CampOfficial(Matcher):
             found[f"{name}_weight"] = side.weights(fused.unsqueeze(1), mask).squeeze(1)
         return found
 
-    def pair_floats(self, regions: int, words: int) -> int:
-        return 3 * (regions + words) * self.dim
+    def pair_floats(self, regions: int, words: int, *, gradient: bool = False) -> int:
+        return (8 if gradient else 3) * (regions + words) * self.dim

@@ -260,8 +260,8 @@ class CampPaper(Matcher):
             found[f"{name}_weight"] = side.weights(fused.unsqueeze(1), own.mask.unsqueeze(1)).squeeze(1)
         return found
 
-    def pair_floats(self, regions: int, words: int) -> int:
-        return 3 * (regions + words) * self.dim
+    def pair_floats(self, regions: int, words: int, *, gradient: bool = False) -> int:
+        return (8 if gradient else 3) * (regions + words) * self.dim
 
 
 def _check(**choices: tuple[str, tuple[str, ...]]) -> None:

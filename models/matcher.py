@@ -20,8 +20,6 @@ ONCE_PER_BATCH = ("image", "text", "aux")
 class Matcher(nn.Module):
     """Regions and words -> scores."""
 
-    image: nn.Module
-    text: nn.Module
     scores_are_logits: bool = False
     """True where a score is the logit of a probability: train with BCE on it, show its sigmoid to people."""
 
@@ -53,9 +51,10 @@ class Matcher(nn.Module):
         region_attention (n, N, R)  the regions that each word read     region_gate (n, R, d or 1)
         word_attention (n, R, N)    the words that each region read     word_gate (n, N, d or 1)
         region_weight (n, R)        each region's share of the image    word_weight (n, N)
+        region_fovea (n, R)         0 to 1 for the strongest region     word_fovea (n, N)
         """
         return {}
 
-    def pair_floats(self, regions: int, words: int) -> int:
-        """About how many numbers scoring one pair keeps in memory at once, without gradient."""
+    def pair_floats(self, regions: int, words: int, *, gradient: bool = False) -> int:
+        """About how many numbers scoring one pair keeps in memory at once, or autograd keeps of it."""
         raise NotImplementedError

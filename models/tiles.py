@@ -29,11 +29,13 @@ class Tile:
     texts: Encoded  # the captions of those columns, without padding
 
 
-def tile_pairs(model: Matcher, images: Encoded, texts: Encoded, tile_bytes: int | None = None) -> int:
-    """How many pairs of these shapes may be scored at once."""
+def tile_pairs(
+    model: Matcher, images: Encoded, words: int, *, tile_bytes: int | None = None, gradient: bool = False
+) -> int:
+    """How many pairs of these images with captions of so many words may be scored at once."""
     if tile_bytes is None:
         tile_bytes = CPU_TILE_BYTES if images.mask.device.type == "cpu" else GPU_TILE_BYTES
-    floats = model.pair_floats(images.mask.shape[1], texts.mask.shape[1])
+    floats = model.pair_floats(images.mask.shape[1], words, gradient=gradient)
     return max(1, tile_bytes // (floats * images.local.element_size()))
 
 
@@ -44,12 +46,17 @@ def length_buckets(lengths: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def tiles(
-    model: Matcher, images: Encoded, texts: Encoded, *, tile_bytes: int | None = None
+    model: Matcher,
+    images: Encoded,
+    texts: Encoded,
+    *,
+    tile_bytes: int | None = None,
+    gradient: bool = False,
 ) -> Iterator[Tile]:
     """Every pair of the matrix in exactly one tile."""
     for length, columns in length_buckets(texts.lengths):
         bucket = texts.index(columns).trim(length)
-        pairs = tile_pairs(model, images, bucket, tile_bytes)
+        pairs = tile_pairs(model, images, length, tile_bytes=tile_bytes, gradient=gradient)
         width = min(len(bucket), max(1, isqrt(pairs)))
         height = max(1, pairs // width)
         for left in range(0, len(bucket), width):

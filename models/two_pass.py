@@ -27,11 +27,10 @@ from ..schema import Batch
 from .encoded import Encoded
 from .losses import Loss, Pairs
 from .matcher import ONCE_PER_BATCH, Matcher
-from .tiles import score_matrix, tiles
+from .tiles import score_matrix, tile_pairs, tiles
 
 CPU_CHUNK_BYTES = 64 << 20
 GPU_CHUNK_BYTES = 1 << 30
-GRADIENT_COST = 4  # what autograd keeps of a pair, in units of the same pair without gradient; roughly
 
 Autocast = Callable[[], AbstractContextManager[object]]
 
@@ -70,7 +69,7 @@ def training_step(
     """The cheaper of the two ways: one pass where the whole matrix fits the memory of a chunk, else two."""
     regions, words = batch.regions.shape[1], int(batch.lengths.max())
     pairs = len(batch.image_ids) * len(batch.caption_ids)
-    needed = pairs * model.pair_floats(regions, words) * GRADIENT_COST * 4
+    needed = 4 * pairs * model.pair_floats(regions, words, gradient=True)
     way = one_pass_step if needed <= _chunk_bytes(chunk_bytes, batch.regions) else two_pass_step
     return way(model, batch, loss=loss, step=step, scale=scale, autocast=autocast, chunk_bytes=chunk_bytes)
 
@@ -186,10 +185,9 @@ def _parts(
     model: Matcher, images: Encoded, texts: Encoded, gradient: Tensor, chunk_bytes: int
 ) -> Iterator[_Part]:
     rows, columns = gradient.nonzero(as_tuple=True)
-    tile_bytes = chunk_bytes // GRADIENT_COST
     if 2 * len(rows) > gradient.numel():
         # Mostly needed: whole tiles share the work of a block, which pairs would repeat.
-        for tile in tiles(model, images, texts, tile_bytes=tile_bytes):
+        for tile in tiles(model, images, texts, tile_bytes=chunk_bytes, gradient=True):
             yield _Part(
                 tile.rows, tile.columns, tile.texts, gradient[tile.rows, tile.columns], model.score_block
             )
@@ -201,19 +199,12 @@ def _parts(
     lengths = texts.lengths[columns]
     order = lengths.argsort(stable=True)  # neighbours of like length, so that a chunk pads little
     rows, columns, lengths = rows[order], columns[order], lengths[order]
-    for length, chunk in _chunks(model, images, lengths, tile_bytes):
-        some = columns[chunk]
-        chunk_texts = texts.index(some).trim(length)
-        yield _Part(rows[chunk], some, chunk_texts, gradient[rows[chunk], some], model.score_pairs)
-
-
-def _chunks(model: Matcher, images: Encoded, lengths: Tensor, tile_bytes: int) -> Iterator[tuple[int, slice]]:
-    """Sorted lengths -> (the longest of a chunk, the chunk)."""
-    floats = model.pair_floats(images.mask.shape[1], int(lengths[-1]))
-    size = max(1, tile_bytes // (floats * images.local.element_size()))
+    size = tile_pairs(model, images, int(lengths[-1]), tile_bytes=chunk_bytes, gradient=True)
     for start in range(0, len(lengths), size):
-        stop = min(start + size, len(lengths))
-        yield int(lengths[stop - 1]), slice(start, stop)
+        chunk = slice(start, min(start + size, len(lengths)))
+        some = columns[chunk]
+        chunk_texts = texts.index(some).trim(int(lengths[chunk.stop - 1]))
+        yield _Part(rows[chunk], some, chunk_texts, gradient[rows[chunk], some], model.score_pairs)
 
 
 def _leaves(encoded: Encoded) -> Encoded:
