@@ -22,9 +22,14 @@ def command(dataset: Path, as_json: bool) -> None:
     from ..manifests.dataset import Dataset
     from ..manifests.summary import summarize_manifest
     from ..pipeline.feature_summary import summarize_features
+    from ..pipeline.vocab_report import describe_vocabularies
 
     opened = Dataset.open(dataset)
-    facts: dict[str, Any] = {**summarize_manifest(opened), "features": summarize_features(opened)}
+    facts: dict[str, Any] = {
+        **summarize_manifest(opened),
+        "features": summarize_features(opened),
+        "vocabularies": describe_vocabularies(opened),
+    }
     if as_json:
         print_json(facts)
         return
@@ -36,6 +41,8 @@ def command(dataset: Path, as_json: bool) -> None:
     _print_manifest(facts, console)
     if facts["features"]:
         _print_features(facts["features"], console)
+    for vocabulary in facts["vocabularies"]:
+        _print_vocabulary(vocabulary, console)
 
 
 def _print_manifest(facts: dict[str, Any], console: Console) -> None:
@@ -86,3 +93,34 @@ def _print_features(sets: list[dict[str, Any]], console: Console) -> None:
         store = f"{features['shards']} {features['store']}"
         table.add_row(features["name"], shape, store, rows, f"{features['bytes'] / 1e6:,.1f} MB", reasons)
     console.print(table)
+
+
+def _print_vocabulary(facts: dict[str, Any], console: Console) -> None:
+    from rich.table import Table
+
+    if "error" in facts:
+        console.print(f"Vocabulary {facts['name']}: {facts['error']}")
+        return
+    tokenizer = facts["tokenizer"]["name"]
+    console.print(f"Vocabulary [bold]{facts['name']}[/bold]: {facts['size']:,} words, tokenizer {tokenizer}")
+    for part, title in (("head", "commonest"), ("tail", "rarest")):
+        if part in facts:
+            words = ", ".join(f"{entry['word']} {entry['count']:,}" for entry in facts[part])
+            console.print(f"  {title}: {words}", soft_wrap=True)
+    table = Table()
+    table.add_column("split")
+    for name in ("captions", "words", "unknown", "longest", "over 50 words", "cut"):
+        table.add_column(name, justify="right")
+    for split, tokens in facts["splits"].items():
+        if "error" in tokens:
+            table.add_row(split, tokens["error"])
+            continue
+        counts = [tokens[name] for name in ("longest", "over_50_words", "truncated")]
+        unknown = f"{100 * tokens['unknown_rate']:.2f}%"
+        numbers = [f"{tokens['captions']:,}", f"{tokens['words']:,}", unknown, *(f"{n:,}" for n in counts)]
+        table.add_row(split, *numbers)
+    console.print(table)
+    for vectors in facts["vectors"]:
+        console.print(
+            f"  vectors {vectors['file']}" + (f": {vectors['error']}" if "error" in vectors else "")
+        )
