@@ -1,0 +1,312 @@
+"""A data set's features and tokens -> batches, in a random order that is exactly resumable on any ranks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ..errors import InputError, MismatchError
+from ..files import fingerprint
+from ..manifests.dataset import Dataset
+from ..schema import Batch
+from ..vocab.shelf import open_vocabulary
+from .batch_plan import BatchPlan
+from .caption_tokens import CaptionTokens
+from .device_copy import Deliver, Delivery, DeviceDelivery, HostDelivery
+from .feature_rows import FeatureRows, LocalShards, available_threads
+from .host_batch import BatchMaker
+from .prefetcher import Prefetcher
+from .ring import Ring
+from .sample_order import EpochKey, Shuffle, draw, sample_order
+from .sample_table import SampleTable
+from .tokens import open_tokens
+
+Integers = npt.NDArray[np.int64]
+
+STATE_VERSION = 1
+EPOCH_UNITS = ("image", "caption")
+
+logger = logging.getLogger(__name__)
+
+
+class FeatureLoader:
+    """Iterates the batches of one epoch; set_epoch() chooses it.
+
+    for epoch in range(epochs):
+        loader.set_epoch(epoch)
+        for batch in loader:
+            ...
+
+    state_dict() counts the batches that were yielded; after load_state_dict() iteration goes on with the next
+    one, also with another number of ranks or threads. An iterator that ends, is dropped or fails leaves no
+    thread behind.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | Path | str,
+        *,
+        split: str,
+        features: str | Path,
+        vocab: str | None = None,
+        batch_size: int = 128,  # over all ranks
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = torch.float32,  # of the regions; None keeps the stored type
+        shuffle: Shuffle | str | None = "full",
+        seed: int = 0,
+        epoch_unit: str = "image",  # one caption of each image, drawn by seed and epoch; 'caption': every one
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = True,
+        max_words: int | None = 50,  # without <start> and <end>; longer captions are cut, and counted
+        fixed_length: int | None = None,  # pad every batch to so many ids
+        bucket_by_length: bool = False,  # captions of like length together; for evaluation
+        images: int | None = None,  # the first so many images of the split alone
+        pin_memory: bool | str = "auto",
+        prefetch: int = 2,
+        threads: int | None = None,
+        say: Callable[[str], None] = logger.warning,
+    ) -> None:
+        self.dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
+        self.split, self.seed, self.epoch_unit = split, seed, epoch_unit
+        self.shuffle = Shuffle.of(shuffle)
+        self.device = torch.device(device)
+        self.epoch = 0
+        self.bucket_by_length = bucket_by_length
+        self._check_options(prefetch)
+        vocab_name, vocabulary = open_vocabulary(self.dataset, vocab)
+        tokens = open_tokens(self.dataset, split, vocab=vocab_name)
+        folder = self.dataset.features_folder(features) if isinstance(features, str) else features
+        self._rows = FeatureRows(LocalShards(folder), threads=threads or available_threads())
+        source = self._rows.source
+        self.samples = SampleTable.join(
+            caption_ids=tokens.caption_ids,
+            image_ids=tokens.image_ids,
+            feature_ids=source.image_ids,
+            images=images,
+        )
+        self._tokens = CaptionTokens.of(
+            tokens.values,
+            tokens.offsets,
+            start=vocabulary.specials.start,
+            end=vocabulary.specials.end,
+            max_words=max_words,
+            fixed_length=fixed_length,
+        )
+        self.missing_images = self.samples.missing_images
+        self.cut_captions = int(np.count_nonzero(self._tokens.cut[self.samples.captions]))
+        self._order_fingerprint = self.samples.fingerprint()
+        self.fingerprint = fingerprint(
+            [split, self._order_fingerprint, source.fingerprint, vocabulary.fingerprint]
+        )
+        self.plan = BatchPlan(
+            len(self.samples.positions) if epoch_unit == "image" else len(self.samples.captions),
+            batch_size,
+            rank,
+            world_size,
+            drop_last,
+        )
+        self._maker = BatchMaker(
+            self.samples,
+            tokens=self._tokens,
+            num_regions=source.num_regions,
+            regions=source.spec.regions,
+            labels=self._labels(),
+        )
+        self._prefetch = prefetch
+        self._delivery = self._make_delivery(dtype, pin_memory)
+        self._step = 0  # steps yielded in this epoch
+        self._finished = False  # the last iterator came to its end
+        self._running: Prefetcher[Deliver] | None = None
+        self._say_what_is_left_out(say, max_words)
+
+    def _check_options(self, prefetch: int) -> None:
+        if self.epoch_unit not in EPOCH_UNITS:
+            raise InputError(f"epoch_unit {self.epoch_unit!r}, expected 'image' or 'caption'")
+        if prefetch < 1:
+            raise InputError(f"prefetch {prefetch}, expected at least 1")
+        if self.bucket_by_length and (self.shuffle.kind != "none" or self.epoch_unit != "caption"):
+            raise InputError(
+                "bucket_by_length decides the order of all captions: use it with shuffle=None, "
+                "epoch_unit='caption'"
+            )
+
+    def _labels(self) -> npt.NDArray[np.uint8] | None:
+        """(I, L) multi-hot, where the data set has labels."""
+        names = self.dataset.label_names
+        if not names:
+            return None
+        table = self.dataset.select_images([self.split])
+        image_ids, lists = table["image_id"].to_numpy(), table["labels"].combine_chunks()
+        number_of = {int(image): number for number, image in enumerate(self.samples.image_ids)}
+        labels = np.zeros((len(self.samples.image_ids), len(names)), np.uint8)
+        for image_id, found in zip(image_ids.tolist(), lists.to_pylist(), strict=True):
+            if found and (number := number_of.get(image_id)) is not None:
+                labels[number, found] = 1
+        return labels
+
+    def _make_delivery(self, dtype: torch.dtype | None, pin_memory: bool | str) -> Delivery:
+        spec = self._rows.spec
+        stored: torch.dtype = getattr(torch, spec.dtype)
+        on_host = self.device.type == "cpu"
+        pinned = not on_host if pin_memory == "auto" else bool(pin_memory)
+        ring = Ring(
+            (self.plan.largest, spec.regions, spec.dim),
+            dtype=(dtype or stored) if on_host else stored,
+            size=self._prefetch
+            + 2,  # the one in hand and the one before it, which is let go of a moment later
+            pinned=pinned,
+        )
+        return HostDelivery(ring) if on_host else DeviceDelivery(ring, device=self.device, dtype=dtype)
+
+    def _say_what_is_left_out(self, say: Callable[[str], None], max_words: int | None) -> None:
+        where = f"{self.dataset.name} {self.split}"
+        if self.missing_images:
+            say(
+                f"{where}: {self.missing_images:,} images with captions have no features and are left out; "
+                f"{len(self.samples.positions):,} are used"
+            )
+        if self.cut_captions:
+            say(
+                f"{where}: {self.cut_captions:,} of {len(self.samples.captions):,} captions are longer than "
+                f"{max_words} words and are cut"
+            )
+
+    def __len__(self) -> int:
+        """Batches per epoch, the same on every rank."""
+        return self.plan.steps
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The rest of the epoch; all of it where the last iterator came to its end."""
+        self._stop()
+        if self._finished:
+            self._step, self._finished = 0, False
+        captions = self._epoch_captions()
+        running = self._running = Prefetcher(
+            lambda step: self._make(self.plan.share(captions, step)),
+            range(self._step, self.plan.steps),
+            depth=self._prefetch,
+            name=f"loader-{self.split}",
+        )
+        try:
+            while (deliver := next(running, None)) is not None:
+                self._step += 1
+                yield deliver()
+            if running.closed:
+                raise InputError(
+                    "this iterator was left behind: the loader was moved to another place or iterated anew"
+                )
+            self._finished = True
+        finally:
+            running.close()
+            if self._running is running:
+                self._running = None
+                self._rows.close()
+
+    def _epoch_captions(self) -> Integers:
+        """Caption numbers in the order of this epoch."""
+        samples = self.samples
+        if self.bucket_by_length:
+            return np.argsort(self._tokens.lengths[samples.captions], kind="stable")
+        block_of: Integers | None = None
+        if self.shuffle.kind == "window":
+            block_of = samples.blocks(block=self.shuffle.block, bounds=self._rows.source.bounds)
+            if self.epoch_unit == "caption":
+                block_of = block_of[samples.caption_image]
+        key = EpochKey(self._order_fingerprint, self.seed, self.epoch)
+        order = sample_order(self.plan.samples, key=key, shuffle=self.shuffle, block_of=block_of)
+        if self.epoch_unit == "caption":
+            return order
+        chosen: Integers = samples.first[:-1] + draw(np.diff(samples.first), key=key)
+        return chosen[order]
+
+    def _make(self, captions: Integers) -> Deliver:
+        """Runs in the background thread."""
+        host = self._maker.make(captions)
+        ring, rows = self._delivery.ring, len(host.positions)
+        buffer = ring.take()
+        try:
+            boxes = self._rows.gather(host.positions, buffer[:rows])
+        except BaseException:
+            ring.put_back(buffer)
+            raise
+        arrays = {
+            "region_mask": host.region_mask,
+            "boxes": boxes,
+            "tokens": host.tokens,
+            "lengths": host.lengths,
+            "image_ids": host.image_ids,
+            "caption_ids": host.caption_ids,
+            "caption_image": host.caption_image,
+        }
+        parts = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        labels = None if host.labels is None else torch.from_numpy(host.labels)
+        return self._delivery.start(buffer, rows, {**parts, "labels": labels})
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; the one under way keeps its place, so that resuming works."""
+        if epoch == self.epoch and not self._finished:
+            return
+        self._stop()
+        self.epoch, self._step, self._finished = epoch, 0, False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands, as plain JSON values."""
+        return {
+            "version": STATE_VERSION,
+            "epoch": self.epoch,
+            "sample_in_epoch": self.plan.done(self._step),
+            **self._identity(),
+        }
+
+    def _identity(self) -> dict[str, Any]:
+        """What has to be the same for a place in the order to mean the same."""
+        return {
+            "seed": self.seed,
+            "fingerprint": self.fingerprint,
+            "global_batch": self.plan.global_batch,
+            "shuffle": self.shuffle.to_json(),
+            "epoch_unit": self.epoch_unit,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where another loader stood; one of other data, seed, order or batch size is refused."""
+        if state.get("version") != STATE_VERSION:
+            raise MismatchError(f"loader state: version {state.get('version')}, expected {STATE_VERSION}")
+        for name, wanted in self._identity().items():
+            if state.get(name) != wanted:
+                raise MismatchError(
+                    f"loader state: {name} {state.get(name)}, this loader has {wanted}; "
+                    "resume with the settings and data of before, or start anew"
+                )
+        self._stop()
+        self.epoch, self._step = int(state["epoch"]), self.plan.step_of(int(state["sample_in_epoch"]))
+        self._finished = False
+
+    def _stop(self) -> None:
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+            self._rows.close()
+
+    def close(self) -> None:
+        """End what runs in the background; the loader may be iterated again."""
+        self._stop()
+
+    def __enter__(self) -> FeatureLoader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
