@@ -21,15 +21,24 @@ from ..progress import ProgressFactory, no_progress
 TIMEOUT_SECONDS = 30.0  # without a byte; a slow download may take as long as it needs
 _CHUNK_BYTES = 1 << 20
 
-# Where files that many people look for have been published: (file name, its addresses).
+_UNC = "nlp.cs.unc.edu/models"
+_BUA = "bua-caffe-frcn-r101_with_attributes.pth"
+_OTHER_PORT = f"https://vln-r2r.s3.amazonaws.com/{_BUA}"
+
+# Where files that many people look for have been published. The links were never stable: hence several.
 MIRRORS: dict[str, tuple[str, ...]] = {
-    "faster_rcnn_from_caffe.pkl": (
-        "https://nlp.cs.unc.edu/models/faster_rcnn_from_caffe.pkl",
-        "http://nlp.cs.unc.edu/models/faster_rcnn_from_caffe.pkl",
-    ),
-    "faster_rcnn_from_caffe_attr.pkl": (
-        "https://nlp.cs.unc.edu/models/faster_rcnn_from_caffe_attr.pkl",
-        "http://nlp.cs.unc.edu/models/faster_rcnn_from_caffe_attr.pkl",
+    **{
+        name: (
+            f"https://{_UNC}/{name}",
+            f"http://{_UNC}/{name}",
+            f"{_OTHER_PORT} (another port of the same detector, which vg-r101-c4 reads as well)",
+        )
+        for name in ("faster_rcnn_from_caffe.pkl", "faster_rcnn_from_caffe_attr.pkl")
+    },
+    _BUA: (
+        _OTHER_PORT,
+        "https://awma1-my.sharepoint.com/:u:/g/personal/yuz_l0_tn/"
+        "EaXvCC3WjtlLvvEfLr3oa8UBLA21tcLh4L8YLbYXl6jgjg?download=1",
     ),
 }
 
