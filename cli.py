@@ -25,10 +25,15 @@ DATA_COMMANDS = {
     "import-features": "Somebody else's region features -> shards of a data set.",
     "export-features": "Region features -> a layout that other projects read.",
     "convert": "Region features -> the other file format or float type.",
+    "build-vocab": "Captions -> a vocabulary, token ids, a matrix of word vectors.",
+    "import-vocab": "Another project's vocabulary -> one of a data set.",
+    "tokenize": "Captions -> token ids per split.",
     "verify": "Check every file of a data set; --repair rebuilds what can be.",
 }
 CAMP_COMMANDS: dict[str, str] = {
+    "train": "Train a matcher from a data set's shards and tokens.",
     "eval": "Measure: recall in both directions, of any score matrix.",
+    "explain": "Draw what a model attended to, and how far its gates opened.",
 }
 
 

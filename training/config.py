@@ -148,7 +148,6 @@ class RunConfig:
     precision: str = "float32"  # bfloat16 and float16: autocast, on CUDA alone
     compile: bool = False
     ema: float = 0.0  # decay of the averaged weights, 0 for none
-    gather_negatives: bool = False  # DDP: negatives from all ranks
     collapse_steps: int = 300  # steps at the chance loss before training says so
     log_steps: int = 20  # steps between two lines of metrics.jsonl
     save_minutes: float = 10.0  # between two saves inside an epoch; every epoch's end saves too

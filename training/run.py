@@ -21,8 +21,8 @@ from ..files import write_atomic
 from ..manifests.dataset import Dataset
 from ..models.build import build_model
 from ..models.matcher import Matcher
-from ..pipeline.feature_summary import summarize_features
 from ..pipeline.loader import FeatureLoader
+from ..pipeline.region_picture import only_features
 from ..pipeline.shard_reader import ShardReader
 from ..progress import ProgressFactory, no_progress
 from ..vocab.shelf import open_vocabulary
@@ -81,7 +81,7 @@ def _train(
     progress: ProgressFactory,
     say: Callable[[str], None],
 ) -> TrainOutcome:
-    feature_name = choose_features(dataset, features)
+    feature_name = features or only_features(dataset)
     reader = ShardReader.open(dataset.features_folder(feature_name))
     vocab_name, vocabulary = open_vocabulary(dataset, vocab)
     options = {**config.model.options, "region_dim": reader.spec.dim}
@@ -152,26 +152,6 @@ def _train(
         return trainer.train(resume=resume)
     finally:
         loader.close()
-
-
-def choose_features(dataset: Dataset, name: str | None) -> str:
-    """The named feature set, or the only finished one."""
-    finished = [entry["name"] for entry in summarize_features(dataset) if entry["finished"]]
-    if name is not None:
-        if name not in finished:
-            there = f"there are {', '.join(finished)}" if finished else "there are none yet"
-            raise InputError(
-                f"{dataset.root}: no finished features {name!r}, {there}; run 'camp-data extract'"
-            )
-        return name
-    if len(finished) != 1:
-        found = (
-            f"several ({', '.join(finished)}); choose one with --features"
-            if finished
-            else (f"none yet; run 'camp-data extract {dataset.root}'")
-        )
-        raise InputError(f"{dataset.root}: features: {found}")
-    return str(finished[0])
 
 
 def _check_dim(config: TrainConfig, reader: ShardReader, name: str) -> None:
