@@ -1,0 +1,32 @@
+"""`camp-data tokenize`: a data set and one of its vocabularies -> token ids per split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .options import DATASET, debug_option, json_option, print_json
+from .vocab_output import print_tokens, write_tokens
+
+
+@click.command()
+@click.argument("dataset", type=DATASET)
+@click.option("--vocab", help="The vocabulary's name [default: the only one, or 'default'].")
+@click.option("--max-words", type=click.IntRange(min=1), help="Cut the stored captions [default: never].")
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Processes [default: all cores when it takes long]."
+)
+@json_option
+@debug_option
+def command(
+    dataset: Path, vocab: str | None, max_words: int | None, workers: int | None, as_json: bool
+) -> None:
+    """Write the token ids of every caption of DATASET, split by split; what is up to date stays."""
+    from ..manifests.dataset import Dataset
+    from ..vocab.shelf import choose_name
+
+    opened = Dataset.open(dataset)
+    name = choose_name(opened, vocab)
+    tokens = write_tokens(opened, name, max_words=max_words, workers=workers)
+    print_json({"vocab": name, "tokens": tokens}) if as_json else print_tokens(tokens)
