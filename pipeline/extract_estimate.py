@@ -97,9 +97,7 @@ def estimate_extraction(
     if state is not None:
         check_same_request(folder, state, options.identity())
         done = finished_units(folder, units, fingerprint=state.fingerprint)
-    todo = [
-        unit for unit in units if unit.shard not in done or (retry_failed and done[unit.shard]["failures"])
-    ]
+    todo = [unit for unit in units if unit.shard not in done or (retry_failed and done[unit.shard].reasons)]
     probe = probe_local(
         Job(dataset=str(dataset.root.resolve()), name=name, options=options), (todo or units)[0]
     )

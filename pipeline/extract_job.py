@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ..errors import InputError, MismatchError, StorageError, TooManyFailuresError
+from ..errors import CampError, InputError, MismatchError, StorageError, TooManyFailuresError
 from ..manifests.dataset import Dataset
 from .executor_local import LocalExecutor
 from .extract_events import Event, Executor, Job, Ready
@@ -16,13 +17,14 @@ from .extract_options import ExtractOptions, check_name, default_name
 from .extract_setup import provenance
 from .extract_state import (
     ExtractState,
+    FinishedUnit,
     check_same_request,
     control_folder,
     finished_units,
     read_state,
     write_state,
 )
-from .feature_index import finalize
+from .feature_index import FeatureIndex, finalize
 from .folder_lock import folder_lock
 from .leftovers import remove_leftovers
 from .live_view import SilentView, Tally, View
@@ -124,6 +126,7 @@ class _Extraction:
         self._state = read_state(self.folder)
         if self._state is not None:
             check_same_request(self.folder, self._state, options.identity())
+        self._finished: dict[str, FinishedUnit] = {}
         self._failed_before = 0
         self._speculate = False
         self._tally = Tally()
@@ -133,9 +136,9 @@ class _Extraction:
         start = time.monotonic()
         remove_leftovers(self.folder)
         quarantined: dict[str, str] = {}
-        before = self._finished(self._wanted)
+        self._look_at(self._plan)
         with self._view:
-            if self._todo(before):
+            if self._todo():
                 quarantined = self._run_queue(executor, workers)
                 # Two workers that commit a straggler's unit at once may leave it without its marker.
                 if self._missing():
@@ -145,16 +148,9 @@ class _Extraction:
                 f"{self.folder}: {missing[0].shard} was done and is gone again; does something else write "
                 "there? Run the same command again"
             )
-        finished = self._finished(self._plan)
-        assert self._state is not None
-        finalize(
-            self.folder,
-            provenance=provenance(self.options, self._state.description),
-            spec=self.options.feature_spec(self._state.description),
-            expected_shards=list(finished),
-        )
-        markers = [finished[unit.shard] for unit in self._wanted]
-        reasons = Counter(failure["reason"] for marker in markers for failure in marker["failures"])
+        self._write_index()
+        finished = [self._finished[unit.shard] for unit in self._wanted]
+        reasons = Counter(reason for unit in finished for reason in unit.reasons)
         seconds = time.monotonic() - start
         return ExtractSummary(
             features=self.name,
@@ -164,37 +160,55 @@ class _Extraction:
             units_now=len(self._now.todo) - len(quarantined),
             quarantined=quarantined,
             images=sum(unit.images for unit in self._wanted),
-            done=sum(marker["rows"] for marker in markers),
+            done=sum(unit.rows for unit in finished),
             failed=sum(reasons.values()),
             reasons=dict(reasons.most_common()),
-            bytes=sum(marker["bytes"] for marker in markers),
+            bytes=sum(unit.bytes for unit in finished),
             seconds=seconds,
             images_per_second=self._now.images_now / seconds,
             devices=sorted(self._now.devices),
             peak_memory=self._now.peak_memory,
         )
 
-    def _finished(self, units: Sequence[Unit]) -> dict[str, dict[str, Any]]:
-        if self._state is None:
-            return {}
-        return finished_units(self.folder, units, fingerprint=self._state.fingerprint)
+    def _look_at(self, units: Sequence[Unit]) -> None:
+        """Learn from their markers which units are done."""
+        for unit in units:
+            self._finished.pop(unit.shard, None)
+        if self._state is not None:
+            self._finished |= finished_units(self.folder, units, fingerprint=self._state.fingerprint)
 
-    def _todo(self, finished: Mapping[str, Mapping[str, Any]]) -> list[Unit]:
+    def _todo(self) -> list[Unit]:
         """Units that are not done, and with --retry-failed those with failed images."""
         todo = []
         self._failed_before = 0
         for unit in self._wanted:
-            marker = finished.get(unit.shard)
-            if marker is None or (self._retry and marker["failures"]):
+            finished = self._finished.get(unit.shard)
+            if finished is None or (self._retry and finished.reasons):
                 todo.append(unit)
             else:
-                self._failed_before += len(marker["failures"])
+                self._failed_before += len(finished.reasons)
         self._check_failures()
         return todo
 
     def _missing(self) -> list[Unit]:
-        finished = self._finished(self._wanted)
-        return [unit for unit in self._wanted if unit.shard not in finished]
+        return [unit for unit in self._wanted if unit.shard not in self._finished]
+
+    def _write_index(self) -> None:
+        """Unless it is there and lists exactly what is done."""
+        assert self._state is not None
+        if not self._now.todo:
+            listed: dict[str, str] = {}
+            with contextlib.suppress(CampError):
+                index = FeatureIndex.open(self.folder)
+                listed = {entry["shard"]: entry["fingerprint"] for entry in index.shards}
+            if listed == {shard: unit.fingerprint for shard, unit in self._finished.items()}:
+                return
+        finalize(
+            self.folder,
+            provenance=provenance(self.options, self._state.description),
+            spec=self.options.feature_spec(self._state.description),
+            expected_shards=list(self._finished),
+        )
 
     def _run_queue(self, executor: Executor, workers: int | None) -> dict[str, str]:
         """One pass over what is to be done -> the units that were given up, and why."""
@@ -204,7 +218,9 @@ class _Extraction:
         )
         self._now.queue = None
         executor.run(job, queue=self._queue_for, workers=workers, emit=self._handle)
-        return self._record_quarantined()
+        quarantined = self._record_quarantined()
+        self._look_at(self._wanted)
+        return quarantined
 
     def _queue_for(self, ready: Ready) -> UnitQueue:
         """Every ready worker comes here: the first decides what the features are, the others must agree."""
@@ -228,9 +244,10 @@ class _Extraction:
             )
         if self._now.queue is None:
             first_pass = not self._now.todo
-            todo = self._todo(self._finished(self._wanted)) if first_pass else self._missing()
             if first_pass:
-                self._now.todo = todo
+                self._look_at(self._plan)  # its fingerprint may only be known now
+                self._now.todo = self._todo()
+            todo = self._now.todo if first_pass else self._missing()
             self._now.queue = UnitQueue(todo, speculate=self._speculate)
             images = sum(unit.images for unit in todo)
             self._tally.begin(units=len(todo), images=images)
@@ -258,7 +275,8 @@ class _Extraction:
         assert self._now.queue is not None
         assert self._state is not None
         for unit, reason in self._now.queue.quarantined.values():
-            if self._finished([unit]):
+            self._look_at([unit])
+            if unit.shard in self._finished:
                 continue
             with ShardWriter(
                 self.folder,

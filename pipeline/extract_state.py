@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from ..errors import MismatchError, VerificationError
 from ..files import read_sealed, write_atomic, write_sealed
-from .feature_index import check_compatible, is_done, read_marker
+from .feature_index import check_compatible, finished_marker
 from .feature_spec import FeatureSpec
 from .plan import Unit
 
@@ -71,22 +72,29 @@ def check_same_request(folder: Path, state: ExtractState, identity: Mapping[str,
         )
 
 
-def finished_units(folder: Path, units: Iterable[Unit], *, fingerprint: str) -> dict[str, dict[str, Any]]:
-    """Shard -> marker of the units that are done."""
-    markers = {
-        unit.shard: finished_marker(folder, unit.shard, unit.fingerprint(fingerprint)) for unit in units
-    }
-    return {shard: marker for shard, marker in markers.items() if marker is not None}
+@dataclass(frozen=True, slots=True)
+class FinishedUnit:
+    """What the driver keeps of a marker; there may be many thousands."""
+
+    fingerprint: str
+    rows: int
+    bytes: int
+    reasons: tuple[str, ...]  # of its failures
 
 
-def finished_marker(folder: Path, shard: str, fingerprint: str) -> dict[str, Any] | None:
-    """The marker of a shard that is there and was made for this fingerprint."""
-    if not is_done(folder, shard, fingerprint):
-        return None
-    try:
-        return read_marker(folder, shard)
-    except VerificationError:
-        return None
+def finished_units(folder: Path, units: Iterable[Unit], *, fingerprint: str) -> dict[str, FinishedUnit]:
+    """Shard -> what came of it, for the units that are done."""
+    finished = {}
+    for unit in units:
+        marker = finished_marker(folder, unit.shard, unit.fingerprint(fingerprint))
+        if marker is not None:
+            finished[unit.shard] = FinishedUnit(
+                fingerprint=marker["fingerprint"],
+                rows=marker["rows"],
+                bytes=marker["bytes"],
+                reasons=tuple(sys.intern(failure["reason"]) for failure in marker["failures"]),
+            )
+    return finished
 
 
 def write_suspect(folder: Path, shard: str, image_id: int) -> None:

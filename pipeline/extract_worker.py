@@ -21,7 +21,7 @@ from ..schema import ImageRow, Regions
 from .decode_ahead import DecodeAhead, OverTimeError
 from .extract_options import ExtractOptions
 from .extract_setup import build_from_options, choose_device, describe, features_fingerprint, provenance
-from .extract_state import finished_marker
+from .feature_index import finished_marker
 from .plan import Unit, unit_images
 from .shard_reader import Shard
 from .shard_writer import ShardWriter

@@ -47,16 +47,22 @@ def read_marker(folder: Path, shard: str) -> dict[str, Any] | None:
 
 def is_done(folder: Path, shard: str, fingerprint: str) -> bool:
     """Whether a shard is there, whole by its size, and was made for this fingerprint."""
+    return finished_marker(folder, shard, fingerprint) is not None
+
+
+def finished_marker(folder: Path, shard: str, fingerprint: str) -> dict[str, Any] | None:
+    """The marker of a shard that is done in the sense above, else None."""
     try:
         marker = read_marker(folder, shard)
     except VerificationError:
-        return False
+        return None
     if marker is None or marker["fingerprint"] != fingerprint:
-        return False
+        return None
     try:
-        return (folder / marker["file"]).stat().st_size == marker["bytes"]
+        whole = (folder / marker["file"]).stat().st_size == marker["bytes"]
     except FileNotFoundError:
-        return False
+        return None
+    return marker if whole else None
 
 
 def list_markers(folder: Path) -> list[str]:

@@ -78,7 +78,7 @@ def fake_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExtractOpti
         device="cpu",
         shard_size=4,
         batch=2,
-        image_seconds=5.0,
+        image_seconds=120.0,  # a busy machine is not an endless decode
     )
 
 

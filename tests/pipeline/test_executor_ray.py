@@ -40,7 +40,7 @@ class Cluster:
     def __init__(self) -> None:
         from ray.cluster_utils import Cluster as RayCluster
 
-        self._cluster = RayCluster(
+        self._cluster: Any = RayCluster(
             initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
         )
         self.nodes: list[Any] = []

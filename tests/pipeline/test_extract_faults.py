@@ -86,7 +86,7 @@ def test_a_killed_worker_costs_its_unit_and_nothing_else(
 def test_a_killed_driver_goes_on_where_it_stopped(
     make_photographs: MakePhotographs, fake_options: ExtractOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dataset = make_photographs({"train": 24, "val": 3})
+    dataset = make_photographs({"train": 16, "val": 3})
     expected = undisturbed(dataset, fake_options)
     monkeypatch.setenv("SLOW", "0.02")
     folder = dataset.features_folder("fake")
@@ -121,7 +121,7 @@ def test_a_killed_driver_goes_on_where_it_stopped(
             break
         kills += 1
     assert code == 0, "killed every time: nothing gets done"
-    assert kills > 2
+    assert kills > 1
     assert folder_bytes(folder) == expected
     assert not [path for path in folder.iterdir() if path.name.endswith(".tmp")]
 
