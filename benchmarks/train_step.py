@@ -1,0 +1,161 @@
+"""One CAMP training step: two passes against one of autograd, the published arrangement, and the GEMM rate.
+
+Ratios: one_pass_time (how many times faster than one pass over B×B, same batch), one_pass_memory (how many
+times less memory above weights and gradients), gemm (the selection pass's share of the machine's own GEMM
+rate).
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from harness import REPEATS, Result, arguments, interleaved
+
+from camp.models.camp_paper import CampPaper
+from camp.models.encoded import Encoded
+from camp.models.losses import build_loss
+from camp.models.tiles import score_matrix
+from camp.models.two_pass import Step, one_pass_step, two_pass_step
+from camp.schema import Batch
+
+REGIONS, WORDS, DIM, FEATURES, VOCABULARY = 36, 16, 1024, 2048, 10_000
+PUBLISHED_WORDS = 50  # every caption is padded to this in the published code
+GEMM_ROWS = 4096
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    torch.manual_seed(0)
+    result = Result("train_step")
+    model = CampPaper(vocab_size=VOCABULARY, region_dim=FEATURES, dim=DIM)
+    selection_rate(result, model, images=16, captions=64)
+    compare_steps(result, model, size=64, repeats=2 if options.quick else REPEATS)
+    if not options.quick:
+        published(result, model, size=32, repeats=3)
+    result.finish(options.json)
+
+
+def make_batch(size: int) -> Batch:
+    generator = torch.Generator().manual_seed(size)
+    rows = torch.arange(size)
+    return Batch(
+        regions=torch.randn(size, REGIONS, FEATURES, generator=generator).relu(),
+        region_mask=torch.ones(size, REGIONS, dtype=torch.bool),
+        boxes=torch.zeros(size, REGIONS, 4),
+        tokens=torch.randint(1, VOCABULARY, (size, WORDS), generator=generator),
+        lengths=torch.full((size,), WORDS),
+        image_ids=rows,
+        caption_ids=rows,
+        caption_image=rows,
+    )
+
+
+def selection_rate(result: Result, model: CampPaper, *, images: int, captions: int) -> None:
+    """Pass 1 in multiply-adds of (R + N)·d² per pair, as a share of what torch.mm reaches."""
+    with torch.inference_mode():
+        left, right = torch.randn(GEMM_ROWS, DIM), torch.randn(DIM, DIM)
+        product = torch.empty(GEMM_ROWS, DIM)
+        batch = make_batch(captions)
+        encoded_images = model.encode_image(batch.regions[:images])
+        encoded_texts = model.encode_text(batch.tokens, batch.lengths)
+        seconds = interleaved(
+            {
+                "gemm": lambda: torch.mm(left, right, out=product),
+                "selection": lambda: score_matrix(model, encoded_images, encoded_texts),
+            }
+        )
+    gemm = 2 * GEMM_ROWS * DIM**2 / seconds["gemm"]
+    selection = 2 * images * captions * (REGIONS + WORDS) * DIM**2 / seconds["selection"]
+    result.row("GEMM 4096×1024×1024", gemm / 1e9, "GFLOP/s")
+    result.row("selection pass", selection / 1e9, "GFLOP/s")
+    result.ratio("gemm", selection / gemm)
+
+
+def compare_steps(result: Result, model: CampPaper, *, size: int, repeats: int) -> None:
+    """Both ways on one batch, by turns. The first step of each is also its memory measurement."""
+    batch, loss = make_batch(size), build_loss("bce_hardest")
+    ways: dict[str, Callable[[], Step]] = {
+        "two passes": lambda: two_pass_step(model, batch, loss=loss),
+        "one pass": lambda: one_pass_step(model, batch, loss=loss),
+    }
+    two_pass_step(model, make_batch(2), loss=loss)  # so that gradients exist and count as the floor
+    best = dict.fromkeys(ways, float("inf"))
+    memory: dict[str, float | None] = {}
+    losses = {}
+    for turn in range(repeats):
+        for name, way in ways.items():
+            model.zero_grad(set_to_none=False)
+            gc.collect()
+            floor = reset_peak() if turn == 0 else None
+            start = time.perf_counter()
+            step = way()
+            best[name] = min(best[name], time.perf_counter() - start)
+            losses[name] = float(step.loss)
+            if turn == 0:
+                memory[name] = None if floor is None else peak() - floor
+    limit = 3 * size**2 / (size**2 + 9 * size)
+    ratio = best["one pass"] / best["two passes"]
+    for name in ways:
+        result.row(f"{name}, B={size}", best[name], "s")
+        if (used := memory[name]) is not None:
+            result.row(f"{name}, B={size}, peak above weights and gradients", used / 1e6, "MB")
+        result.row(f"{name}, B={size}, loss", losses[name], "")
+    result.row("share of the arithmetic limit 3B²/(B²+9B)", ratio / limit, "")
+    result.ratio("one_pass_time", ratio)
+    one, two = memory["one pass"], memory["two passes"]
+    if one is not None and two is not None:
+        result.ratio("one_pass_memory", one / two)
+    result.notes.append(
+        f"best of {repeats} turns for the steps (one pass takes seconds), of {REPEATS} for the rest"
+    )
+
+
+def published(result: Result, model: CampPaper, *, size: int, repeats: int) -> None:
+    """One pass with every caption padded to 50 words, as the published code arranges it."""
+    batch, loss = make_batch(size), build_loss("bce_hardest")
+
+    def padded(encode: Callable[..., Encoded]) -> Callable[..., Encoded]:
+        return lambda *inputs: encode(*inputs).pad(PUBLISHED_WORDS)
+
+    def arranged() -> None:
+        encode = model.encode_text
+        model.encode_text = padded(encode)  # type: ignore[method-assign]
+        try:
+            one_pass_step(model, batch, loss=loss)
+        finally:
+            model.encode_text = encode  # type: ignore[method-assign]
+
+    seconds = interleaved(
+        {"published": arranged, "two passes": lambda: two_pass_step(model, batch, loss=loss)},
+        repeats=repeats,
+        warm_up=0,
+    )
+    result.row(f"one pass, captions padded to 50, B={size}", seconds["published"], "s")
+    result.row(f"two passes, B={size}", seconds["two passes"], "s")
+    result.row("against the published arrangement", seconds["published"] / seconds["two passes"], "×")
+
+
+def reset_peak() -> int | None:
+    """Start the kernel's record of the highest resident size afresh -> the size now, in bytes."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return None
+    return _status("VmRSS")
+
+
+def peak() -> int:
+    return _status("VmHWM")
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+
+
+if __name__ == "__main__":
+    main()
