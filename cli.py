@@ -32,6 +32,7 @@ DATA_COMMANDS = {
 }
 CAMP_COMMANDS: dict[str, str] = {
     "train": "Train a matcher from a data set's shards and tokens.",
+    "import-checkpoint": "Weights that a paper's authors released -> a run.",
     "eval": "Measure: recall in both directions, of any score matrix.",
     "explain": "Draw what a model attended to, and how far its gates opened.",
 }

@@ -16,7 +16,9 @@ from ..files import canonical_json, write_atomic
 from ..manifests.dataset import Dataset
 from ..models.build import build_model
 from ..models.matcher import Matcher
+from ..pipeline.region_picture import only_features
 from ..pipeline.shard_reader import ShardReader
+from ..vocab.shelf import vocabulary_names
 from ..vocab.vocabulary import Vocabulary
 from .checkpoint import load_checkpoint, load_weights
 
@@ -41,6 +43,10 @@ class Run:
 
     def dataset(self, root: Path | None = None) -> Dataset:
         """The data set it was trained on, or another copy of it; a different one is refused."""
+        if self.header["dataset"] is None:  # an imported checkpoint
+            if root is None:
+                raise InputError(f"{self.folder}: imported weights know no data set; name one with --dataset")
+            return Dataset.open(root)
         dataset = Dataset.open(root or os.path.normpath(self.folder / self.header["dataset"]["root"]))
         expected = self.header["dataset"]["fingerprint"]
         if expected not in dataset.history:  # what was appended since does not matter
@@ -52,7 +58,7 @@ class Run:
 
     def features(self, dataset: Dataset) -> ShardReader:
         """The feature set it reads; another dimension is refused."""
-        name = self.header["features"]["name"]
+        name = self.header["features"]["name"] or only_features(dataset)
         reader = ShardReader.open(dataset.features_folder(name))
         if reader.spec.dim != self.header["features"]["dim"]:
             raise MismatchError(
@@ -60,6 +66,17 @@ class Run:
                 f"trained on {self.header['features']['dim']}-d ones"
             )
         return reader
+
+    def vocab_name(self, dataset: Dataset) -> str:
+        """What the data set calls this run's vocabulary; it must have tokens made with the same words."""
+        wanted = self.header["vocab"]["fingerprint"]
+        for name in vocabulary_names(dataset):
+            if Vocabulary.load(dataset.vocab_file(name)).fingerprint == wanted:
+                return name
+        raise MismatchError(
+            f"{dataset.root}: has vocabularies {', '.join(vocabulary_names(dataset)) or 'none'}, none of them "
+            f"that of {self.folder}; bring it in with 'camp-data import-vocab'"
+        )
 
     def build_model(self) -> Matcher:
         """The architecture, with fresh weights."""

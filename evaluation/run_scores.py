@@ -55,7 +55,7 @@ def open_run_scores(
         opened,
         split=split,
         features=run.features(opened),
-        vocab=run.header["vocab"]["name"],
+        vocab=run.vocab_name(opened),
         vocabulary=run.vocabulary(),
         max_words=run.max_words,
         limit=limit,
