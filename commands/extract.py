@@ -14,8 +14,10 @@ from .options import DATASET, debug_option, json_option, print_json, say
 
 if TYPE_CHECKING:
     from ..manifests.dataset import Dataset
+    from ..pipeline.executor_local import LocalExecutor
+    from ..pipeline.executor_ray import RayExecutor
+    from ..pipeline.executor_slurm import SlurmExecutor
     from ..pipeline.extract_estimate import ExtractEstimate
-    from ..pipeline.extract_events import Executor
     from ..pipeline.extract_job import ExtractSummary
     from ..pipeline.extract_options import ExtractOptions
     from ..pipeline.live_view import View
@@ -86,12 +88,14 @@ _SHOWN_REASONS = 10
     "--decoders", type=click.IntRange(min=1), default=2, show_default=True, help="Decoding threads."
 )
 @click.option("--splits", metavar="train,val", help="Only these splits [default: all].")
-@click.option("--executor", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--executor", type=click.Choice(["local", "ray", "slurm"]), default="local", show_default=True)
 @click.option("--ray-address", default="auto", show_default=True, help="A Ray cluster's address, or 'local'.")
-@click.option(
-    "--gpus-per-worker", type=float, default=1.0, show_default=True, help="Ray, Slurm; shares allowed."
-)
+@click.option("--gpus-per-worker", type=float, help="Ray, Slurm [default: 1 where GPUs are used].")
 @click.option("--memory-per-worker", metavar="GB", type=float, help="Ray, Slurm: what a worker asks for.")
+@click.option("--partition", help="Slurm: where to run.")
+@click.option("--time", "minutes", type=int, default=1440, show_default=True, help="Slurm: minutes per task.")
+@click.option("--sbatch", multiple=True, metavar="KEY=VALUE", help="Slurm: more options, e.g. account=me.")
+@click.option("--print-sbatch", is_flag=True, help="Slurm: print an array script instead of submitting.")
 @click.option("--workers", type=click.IntRange(min=1), help="How many [default: one per GPU, else per core].")
 @click.option("--retry-failed", is_flag=True, help="Do failed images again; their shards are rewritten.")
 @click.option("--max-errors", metavar="N|P%", help="Stop when more images failed [default: never].")
@@ -109,6 +113,7 @@ def command(
     retry_failed: bool,
     max_errors: str | None,
     dry_run: bool,
+    print_sbatch: bool,
     log_json: bool,
     as_json: bool,
     **given: Any,
@@ -131,6 +136,8 @@ def command(
         )
         print_json(estimate.to_json()) if as_json else _print_estimate(estimate)
         return 0
+    if print_sbatch:
+        return _print_sbatch(chosen, dataset, name, options, wanted, workers, retry_failed)
     summary = extract_features(
         dataset,
         name=name,
@@ -146,15 +153,26 @@ def command(
     return 0 if summary.complete else EXIT_INCOMPLETE
 
 
-def _executor(name: str, given: dict[str, Any]) -> Executor:
+def _executor(name: str, given: dict[str, Any]) -> LocalExecutor | RayExecutor | SlurmExecutor:
     from ..pipeline.executor_local import LocalExecutor
     from ..pipeline.executor_ray import RayExecutor
+    from ..pipeline.executor_slurm import SlurmExecutor
 
     gigabytes = given.pop("memory_per_worker")
     memory = None if gigabytes is None else int(gigabytes * 1e9)
     address, gpus = given.pop("ray_address"), given.pop("gpus_per_worker")
+    partition, minutes = given.pop("partition"), given.pop("minutes")
+    parameters = dict(_setting(text, option="--sbatch") for text in given.pop("sbatch"))
     if name == "ray":
-        return RayExecutor(address=address, gpus_per_worker=gpus, memory_per_worker=memory)
+        return RayExecutor(address=address, gpus_per_worker=gpus or 1.0, memory_per_worker=memory)
+    if name == "slurm":
+        return SlurmExecutor(
+            partition=partition,
+            minutes=minutes,
+            memory_per_worker=memory,
+            gpus_per_worker=int(gpus if gpus is not None else given["device"] == "cuda"),
+            parameters=parameters,
+        )
     return LocalExecutor()
 
 
@@ -191,13 +209,41 @@ def _options(given: dict[str, Any]) -> ExtractOptions:
     return ExtractOptions(policy=policy, settings=settings, weights=weights, **given)
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def _print_sbatch(
+    executor: LocalExecutor | RayExecutor | SlurmExecutor,
+    dataset: Dataset,
+    name: str | None,
+    options: ExtractOptions,
+    splits: list[str] | None,
+    workers: int | None,
+    retry_failed: bool,
+) -> int:
+    from ..errors import InputError
+    from ..pipeline.executor_slurm import SlurmExecutor
+    from ..pipeline.extract_job import write_script
+
+    if not isinstance(executor, SlurmExecutor):
+        raise InputError("--print-sbatch is for --executor slurm; add it, or leave out --print-sbatch")
+    script = write_script(
+        dataset,
+        executor=executor,
+        name=name,
+        options=options,
+        splits=splits,
+        workers=workers,
+        retry_failed=retry_failed,
+    )
+    click.echo(script, nl=False)
+    return 0
+
+
+def _setting(text: str, *, option: str = "--set") -> tuple[str, Any]:
     """KEY=VALUE -> (key, value); the value as JSON where it is, else as text."""
     from ..errors import InputError
 
     key, equals, value = text.partition("=")
     if not (key and equals):
-        raise InputError(f"--set {text!r}: expected KEY=VALUE")
+        raise InputError(f"{option} {text!r}: expected KEY=VALUE")
     try:
         return key.replace("-", "_"), json.loads(value)
     except ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import selectors
@@ -111,6 +112,22 @@ def default_workers(options: ExtractOptions) -> int:
     return max(1, min(cores() // options.threads, by_memory))
 
 
+def describe_local(job: Job) -> Ready:
+    """Start one worker on this machine's CPU to learn what features it makes; they are the same elsewhere."""
+    here = dataclasses.replace(job, options=dataclasses.replace(job.options, device="cpu"))
+    worker = _start_worker(here, name="here", devices=[])
+    try:
+        while True:
+            for message in worker.messages():
+                if message["event"] == "error":
+                    raise _as_error(message)
+                return _as_ready(worker, message)
+    except EOFError:
+        raise CampError(f"the extractor cannot be started: {worker.cause_of_death()}") from None
+    finally:
+        worker.stop()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Probe:
     """What one worker is like, measured on a few images."""
@@ -189,14 +206,7 @@ class _Pool:
         if kind == "ready":
             self._start_failures = 0
             worker.ready = True
-            self._queue = self._ask_queue(
-                Ready(
-                    worker=worker.name,
-                    device=message["device"],
-                    description=message["description"],
-                    fingerprint=message["fingerprint"],
-                )
-            )
+            self._queue = self._ask_queue(_as_ready(worker, message))
             self._emit(Event(kind="ready", worker=worker.name, text=self._device_text(message["device"])))
             self._assign_idle()
         elif kind == "progress":
@@ -339,6 +349,15 @@ def _start_worker(job: Job, *, name: str, devices: Sequence[str]) -> _Worker:
     worker = _Worker(name=name, process=process, log=log)
     worker.send(job.to_json())
     return worker
+
+
+def _as_ready(worker: _Worker, message: dict[str, Any]) -> Ready:
+    return Ready(
+        worker=worker.name,
+        device=message["device"],
+        description=message["description"],
+        fingerprint=message["fingerprint"],
+    )
 
 
 def _as_error(message: dict[str, Any]) -> CampError:

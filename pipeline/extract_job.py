@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
 
 from ..errors import CampError, InputError, MismatchError, StorageError, TooManyFailuresError
 from ..manifests.dataset import Dataset
@@ -102,6 +102,37 @@ def extract_features(
         return job.run(executor or LocalExecutor(), workers=workers)
 
 
+class ScriptWriter(Protocol):
+    """An executor that can write down what it would do: executor_slurm."""
+
+    def script(self, job: Job, *, queue: Callable[[Ready], UnitQueue], workers: int | None) -> str: ...
+
+
+def write_script(
+    dataset: Dataset,
+    *,
+    executor: ScriptWriter,
+    name: str | None = None,
+    options: ExtractOptions | None = None,
+    splits: Sequence[str] | None = None,
+    workers: int | None = None,
+    retry_failed: bool = False,
+) -> str:
+    """The same extraction, begun but not run -> a script that a person submits."""
+    options = options or ExtractOptions()
+    job = _Extraction(
+        dataset,
+        name=check_name(name or default_name(options.model)),
+        options=options,
+        splits=splits,
+        retry_failed=retry_failed,
+        max_errors=None,
+        view=SilentView(),
+    )
+    with folder_lock(control_folder(job.folder)):
+        return job.script(executor, workers=workers)
+
+
 class _Extraction:
     def __init__(
         self,
@@ -115,6 +146,7 @@ class _Extraction:
         view: View,
     ) -> None:
         self.dataset, self.name, self.options = dataset, name, options
+        self.job = Job(dataset=str(dataset.root.resolve()), name=name, options=options, retry=retry_failed)
         self.folder = dataset.features_folder(name)
         self._retry, self._max_errors, self._view = retry_failed, max_errors, view
         self._plan = plan_units(dataset, shard_size=options.shard_size)
@@ -170,6 +202,10 @@ class _Extraction:
             peak_memory=self._now.peak_memory,
         )
 
+    def script(self, executor: ScriptWriter, *, workers: int | None) -> str:
+        remove_leftovers(self.folder)
+        return executor.script(self.job, queue=self._queue_for, workers=workers)
+
     def _look_at(self, units: Sequence[Unit]) -> None:
         """Learn from their markers which units are done."""
         for unit in units:
@@ -213,12 +249,11 @@ class _Extraction:
     def _run_queue(self, executor: Executor, workers: int | None) -> dict[str, str]:
         """One pass over what is to be done -> the units that were given up, and why."""
         self._speculate = executor.speculate
-        job = Job(
-            dataset=str(self.dataset.root.resolve()), name=self.name, options=self.options, retry=self._retry
-        )
-        self._now.queue = None
-        executor.run(job, queue=self._queue_for, workers=workers, emit=self._handle)
-        quarantined = self._record_quarantined()
+        self._now = replace(self._now, queue=None)
+        executor.run(self.job, queue=self._queue_for, workers=workers, emit=self._handle)
+        assert self._now.queue is not None
+        assert self._state is not None
+        quarantined = record_quarantined(self.dataset, self.job, self._state, self._now.queue)
         self._look_at(self._wanted)
         return quarantined
 
@@ -270,23 +305,22 @@ class _Extraction:
                 "finished shards are kept: look at the reasons, then run again with a higher limit"
             )
 
-    def _record_quarantined(self) -> dict[str, str]:
-        """Units that were given up: every image failed, unless an earlier shard of them is still there."""
-        assert self._now.queue is not None
-        assert self._state is not None
-        for unit, reason in self._now.queue.quarantined.values():
-            self._look_at([unit])
-            if unit.shard in self._finished:
-                continue
-            with ShardWriter(
-                self.folder,
-                shard=unit.shard,
-                spec=self.options.feature_spec(self._state.description),
-                fingerprint=unit.fingerprint(self._state.fingerprint),
-                capacity=unit.images,
-                provenance=provenance(self.options, self._state.description),
-            ) as writer:
-                for row in unit_images(self.dataset, unit):
-                    writer.fail(row.image_id, f"unit given up: {reason}")
-                writer.commit()
-        return {shard: reason for shard, (_, reason) in self._now.queue.quarantined.items()}
+
+def record_quarantined(dataset: Dataset, job: Job, state: ExtractState, queue: UnitQueue) -> dict[str, str]:
+    """Units that were given up -> shards in which every image failed, unless there is an earlier shard."""
+    folder = dataset.features_folder(job.name)
+    for unit, reason in queue.quarantined.values():
+        if finished_units(folder, [unit], fingerprint=state.fingerprint):
+            continue
+        with ShardWriter(
+            folder,
+            shard=unit.shard,
+            spec=job.options.feature_spec(state.description),
+            fingerprint=unit.fingerprint(state.fingerprint),
+            capacity=unit.images,
+            provenance=provenance(job.options, state.description),
+        ) as writer:
+            for row in unit_images(dataset, unit):
+                writer.fail(row.image_id, f"unit given up: {reason}")
+            writer.commit()
+    return {shard: reason for shard, (_, reason) in queue.quarantined.items()}
