@@ -188,6 +188,7 @@ def build(
             load_detectron2(model, read_tensors(path)[0], source=path.name)
             identity = f"sha256:{sha256_file(path)}"
     count = int(model.roi_heads.num_classes)
+    attribute_count = Sizes().attributes if attributes is not None else 0
     return Detectron2(
         model,
         cfg,
@@ -195,7 +196,7 @@ def build(
         chunk=chunk,
         attributes=attributes,
         class_names=read_names(class_names, count=count, what="classes"),
-        attribute_names=read_names(attribute_names, count=Sizes().attributes, what="attributes"),
+        attribute_names=read_names(attribute_names, count=attribute_count, what="attributes"),
         config={
             "model": f"detectron2:{variant if variant == NAME else Path(variant).stem}",
             "weights": identity,

@@ -110,7 +110,7 @@ class Stem(nn.Module):
 
 
 class ResNetC4(nn.Module):
-    """(N, 3, H, W) -> (N, 16 * width, H / 16, W / 16), sides rounded up."""
+    """(N, 3, H, W) -> (N, 16 * width, h, w): a position for every 16 pixels, with Caffe's rounding."""
 
     def __init__(self, *, blocks: tuple[int, int, int] = BLOCKS, width: int = 64) -> None:
         super().__init__()

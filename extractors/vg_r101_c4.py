@@ -172,9 +172,9 @@ def origin_config(origin: Origin) -> dict[str, str]:
 
 
 def read_names(path: str | None, *, count: int, what: str) -> list[str] | None:
-    """A file with one name a line -> the names, of which there must be as many as the model has."""
+    """A file with one name a line -> the names; without a file their numbers; None where there are none."""
     if path is None:
-        return None
+        return [str(number) for number in range(count)] or None
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

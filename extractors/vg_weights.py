@@ -185,7 +185,7 @@ def _read_cached(path: Path) -> tuple[dict[str, Tensor], str] | None:
 def _keep(path: Path, state: Mapping[str, Tensor], *, port: str) -> None:
     try:
         write_atomic(path, save(dict(state), metadata={"port": port}))
-    except StorageError as error:
+    except (StorageError, OSError) as error:
         logger.info("the converted weights are not kept: %s", error)
 
 
