@@ -22,6 +22,7 @@ TIMEOUT_SECONDS = 30.0  # without a byte; a slow download may take as long as it
 _CHUNK_BYTES = 1 << 20
 
 _UNC = "nlp.cs.unc.edu/models"
+_MILVLG = "https://awma1-my.sharepoint.com/:u:/g/personal/yuz_l0_tn"
 _BUA = "bua-caffe-frcn-r101_with_attributes.pth"
 _OTHER_PORT = f"https://vln-r2r.s3.amazonaws.com/{_BUA}"
 
@@ -35,11 +36,8 @@ MIRRORS: dict[str, tuple[str, ...]] = {
         )
         for name in ("faster_rcnn_from_caffe.pkl", "faster_rcnn_from_caffe_attr.pkl")
     },
-    _BUA: (
-        _OTHER_PORT,
-        "https://awma1-my.sharepoint.com/:u:/g/personal/yuz_l0_tn/"
-        "EaXvCC3WjtlLvvEfLr3oa8UBLA21tcLh4L8YLbYXl6jgjg?download=1",
-    ),
+    _BUA: (_OTHER_PORT, f"{_MILVLG}/EaXvCC3WjtlLvvEfLr3oa8UBLA21tcLh4L8YLbYXl6jgjg?download=1"),
+    "bua-caffe-frcn-r101-k36.pth": (f"{_MILVLG}/EUKhQ3hSRv9JrrW64qpNLSIBGoOjEGCkF8zvgBP9gKax-w?download=1",),
 }
 
 
