@@ -34,6 +34,9 @@ CAMP_COMMANDS: dict[str, str] = {
     "train": "Train a matcher from a data set's shards and tokens.",
     "import-checkpoint": "Weights that a paper's authors released -> a run.",
     "eval": "Measure: recall in both directions, of any score matrix.",
+    "search": "A text -> images, an image -> captions, from an index on disk.",
+    "score": "One image, some texts -> a number for each.",
+    "report": "A run -> one HTML page: recall, galleries, explanations.",
     "explain": "Draw what a model attended to, and how far its gates opened.",
 }
 

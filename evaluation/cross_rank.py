@@ -1,0 +1,28 @@
+"""A score matrix -> each matching pair's worse rank of the two directions (AOQ, supplementary).
+
+r_i is the pair's rank among the images for its caption, r_t its rank among the captions of other images for
+its image. With k captions per image the two weigh the same as max(k r_i - (k - 1), r_t).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from .ranks import Scores, check_scores, rank_both_ways
+
+
+def cross_ranks(scores: Scores, caption_image: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """(I, C) scores and the image row of each caption -> (C,) cross-retrieval ranks from 1."""
+    owner = np.asarray(caption_image, np.int64)
+    check_scores(scores, owner)
+    among_images = rank_both_ways(scores, owner).images
+    among_captions = np.empty(len(owner), np.int64)
+    for image in np.unique(owner):
+        own = np.flatnonzero(owner == image)
+        row = np.asarray(scores[image])
+        others = np.sort(np.delete(row, own))
+        # Ties count against the model, as everywhere.
+        among_captions[own] = 1 + len(others) - np.searchsorted(others, row[own], side="left")
+    per_image = round(len(owner) / max(1, len(np.unique(owner))))
+    return np.maximum(per_image * among_images - (per_image - 1), among_captions)
