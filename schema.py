@@ -72,3 +72,5 @@ class Batch:
     caption_ids: Tensor  # (C,) int64
     caption_image: Tensor  # (C,) int64, the row of each caption's image
     labels: Tensor | None = None  # (I, L) multi-hot
+    negative_image: Tensor | None = None  # (C,) the row of an image mined for each caption, -1 for none
+    negative_caption: Tensor | None = None  # (C,) the row of a caption mined for its image, -1 for none

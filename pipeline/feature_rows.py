@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,9 +16,11 @@ import torch
 from torch import Tensor
 
 from ..errors import VerificationError
+from .bus_guard import GUARD
+from .feature_index import FeatureIndex
 from .feature_spec import FeatureSpec
 from .gather import Gather
-from .shard_reader import Shard, ShardReader
+from .shard_reader import Shard
 
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
@@ -40,19 +44,29 @@ class ShardSource(Protocol):
 
 
 class LocalShards:
-    """The shards of a folder."""
+    """The shards of a folder, mapped at once; only ids and counts are read."""
 
     def __init__(self, folder: Path) -> None:
-        self._reader = ShardReader.open(folder)
-        self.spec, self.fingerprint = self._reader.spec, self._reader.index.fingerprint
-        self.bounds, self.image_ids = self._reader.bounds, self._reader.image_ids
-        self.num_regions = self._reader.num_regions
+        index = FeatureIndex.open(folder)
+        self.spec, self.fingerprint = index.spec, index.fingerprint
+        self._shards = [Shard(folder, entry, spec=index.spec) for entry in index.shards]
+        self.bounds = np.cumsum([0, *(shard.rows for shard in self._shards)])
+        for shard in self._shards:
+            # Without this, a disk that reads megabytes around every fault would read most of the features.
+            shard.read_randomly()
+            shard.will_need(0, shard.rows, ("image_id", "num_regions"))
+        self.image_ids: Integers = self._column("image_id", np.int64)
+        self.num_regions: npt.NDArray[np.int32] = self._column("num_regions", np.int32)
+
+    def _column(self, name: str, dtype: npt.DTypeLike) -> Array:
+        views = [view for shard in self._shards for view in shard.views(name)]
+        return np.concatenate([np.empty(0, dtype), *views])
 
     def shard(self, number: int) -> Shard:
-        return self._reader.shards[number]
+        return self._shards[number]
 
     def close(self) -> None:
-        self._reader.close()
+        pass
 
 
 class FeatureRows:
@@ -75,14 +89,15 @@ class FeatureRows:
     def gather(self, positions: Integers, out: Tensor) -> Array:
         """The features of some rows -> `out` (n, R, D) in out's type; the boxes (n, R, 4) are returned.
 
-        Every shard that is touched is first looked at: one that was removed or changed is an error, not a
-        crash of the process.
+        Every shard that was touched is looked at afterwards: one that was removed or changed, before or
+        during the copy, is an error that names it.
         """
         shards = np.searchsorted(self.source.bounds, positions, side="right") - 1
         rows = positions - self.source.bounds[shards]
         opened = {number: self._shard(number) for number in np.unique(shards).tolist()}
-        for shard in opened.values():
-            shard.check()
+        if not GUARD.available:  # then a shard that was cut short must not be touched
+            for shard in opened.values():
+                shard.check()
         places = [(opened[shard], row) for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)]
         boxes = np.empty((len(positions), self.spec.regions, 4), np.float32)
         for number, (shard, row) in enumerate(places):
@@ -93,7 +108,29 @@ class FeatureRows:
             )
         else:
             self._convert([shard.tensors[row // shard.step][row % shard.step] for shard, row in places], out)
+        for shard in opened.values():
+            shard.check()
         return boxes
+
+    def will_need(self, positions: Integers) -> None:
+        """Ask the operating system for some rows' features ahead of time."""
+        for shard, first, count in self._runs(positions):
+            self._shard(shard).shard.will_need(first, count)
+
+    def let_go(self, positions: Integers) -> None:
+        """Give their pages back to it."""
+        for shard, first, count in self._runs(positions):
+            if shard in self._open:
+                self._open[shard].let_go(first, count)
+
+    def _runs(self, positions: Integers) -> Iterator[tuple[int, int, int]]:
+        """Rows -> (shard, first row, count) of those that lie together."""
+        rows = np.unique(positions)
+        shards = np.searchsorted(self.source.bounds, rows, side="right") - 1
+        ends = np.flatnonzero((np.diff(rows) != 1) | (np.diff(shards) != 0)) + 1
+        for run in np.split(np.arange(len(rows)), ends) if len(rows) else []:
+            shard = int(shards[run[0]])
+            yield shard, int(rows[run[0]] - self.source.bounds[shard]), len(run)
 
     def _shard(self, number: int) -> _OpenShard:
         shard = self.source.shard(number)
@@ -114,6 +151,9 @@ class _OpenShard:
         self._tensors: list[Tensor] | None = None
         self._path = os.fspath(shard.path)
         self._seen = self._look()
+        self._start, size = shard.extent
+        GUARD.watch(self._start, size)
+        weakref.finalize(self, GUARD.unwatch, self._start).atexit = False
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -125,8 +165,12 @@ class _OpenShard:
                 self._tensors = [torch.from_numpy(view) for view in self.features]
         return self._tensors
 
+    def let_go(self, first: int, rows: int) -> None:
+        with contextlib.suppress(FileNotFoundError):  # check() says it better
+            self.shard.let_go(first, rows)
+
     def check(self) -> None:
-        if self._look() != self._seen:
+        if self._look() != self._seen or GUARD.was_hit(self._start):
             raise VerificationError(
                 f"{self._path}: changed while it was being read; "
                 "run 'camp-data verify', then start again from the last checkpoint"

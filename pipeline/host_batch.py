@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from .caption_tokens import CaptionTokens
 from .sample_table import SampleTable
@@ -26,6 +28,15 @@ class HostBatch:
     caption_ids: Integers  # (C,)
     caption_image: Integers  # (C,)
     labels: npt.NDArray[np.float32] | None  # (I, L)
+    negative_image: Integers | None  # (C,)
+    negative_caption: Integers | None  # (C,)
+
+    def tensors(self) -> dict[str, Tensor | None]:
+        """The fields of a Batch that need no features, without a copy."""
+        arrays = {
+            field.name: getattr(self, field.name) for field in fields(self) if field.name != "positions"
+        }
+        return {name: None if array is None else torch.from_numpy(array) for name, array in arrays.items()}
 
 
 class BatchMaker:
@@ -45,25 +56,41 @@ class BatchMaker:
         self._region = np.arange(regions)
         self._labels = labels  # (I, L)
 
-    def make(self, captions: Integers, *, more_images: Integers | None = None) -> HostBatch:
-        """Captions by their number in the table -> their batch; `more_images` come without captions."""
-        samples = self.samples
-        wanted = samples.caption_image[captions]
-        if more_images is not None:
-            wanted = np.concatenate([wanted, more_images])
+    def make(self, captions: Integers, *, negatives: tuple[Integers, Integers] | None = None) -> HostBatch:
+        """Captions by their number in the table -> their batch.
+
+        `negatives` are an image and a caption for each of them, -1 for none: they join the batch, and so do
+        the images of those captions.
+        """
+        samples, count = self.samples, len(captions)
+        images, negative_caption = np.empty(0, np.int64), None
+        if negatives is not None:
+            images, others = negatives
+            everything = np.concatenate([captions, others[others >= 0]])
+            _, first, place_of = np.unique(everything, return_index=True, return_inverse=True)
+            kept = np.sort(first)  # those asked for stay in front: no caption is asked for twice
+            captions = everything[kept]
+            negative_caption = np.full(len(captions), -1)
+            negative_caption[:count][others >= 0] = np.searchsorted(kept, first[place_of[count:]])
+        wanted = np.concatenate([samples.caption_image[captions], images[images >= 0]])
         _, first, row_of = np.unique(wanted, return_index=True, return_inverse=True)
-        turn = np.argsort(first, kind="stable")  # images in the order of their first caption
-        images = wanted[first[turn]]
-        place = np.empty(len(turn), np.int64)
-        place[turn] = np.arange(len(turn))
+        kept = np.sort(first)  # images in the order of their first caption
+        row_of = np.searchsorted(kept, first[row_of])
+        negative_image = None
+        if negatives is not None:
+            negative_image = np.full(len(captions), -1)
+            negative_image[:count][images >= 0] = row_of[len(captions) :]
+        numbers = wanted[kept]
         tokens, lengths = self.tokens.pad(samples.captions[captions])
         return HostBatch(
-            positions=samples.positions[images],
-            region_mask=self._region < self._num_regions[images, None],
+            positions=samples.positions[numbers],
+            region_mask=self._region < self._num_regions[numbers, None],
             tokens=tokens,
             lengths=lengths,
-            image_ids=samples.image_ids[images],
+            image_ids=samples.image_ids[numbers],
             caption_ids=samples.caption_ids[captions],
-            caption_image=place[row_of[: len(captions)]],
-            labels=None if self._labels is None else self._labels[images].astype(np.float32),
+            caption_image=row_of[: len(captions)],
+            labels=None if self._labels is None else self._labels[numbers].astype(np.float32),
+            negative_image=negative_image,
+            negative_caption=negative_caption,
         )

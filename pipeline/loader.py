@@ -20,11 +20,14 @@ from ..vocab.shelf import open_vocabulary
 from .batch_plan import BatchPlan
 from .caption_tokens import CaptionTokens
 from .device_copy import Deliver, Delivery, DeviceDelivery, HostDelivery
+from .epoch import Epoch, bucketed_epoch, shuffled_epoch
 from .feature_rows import FeatureRows, LocalShards, available_threads
-from .host_batch import BatchMaker
+from .host_batch import BatchMaker, HostBatch
+from .negatives_join import NegativesJoin, OfflineNegatives
 from .prefetcher import Prefetcher
+from .residency import Residency
 from .ring import Ring
-from .sample_order import EpochKey, Shuffle, draw, sample_order
+from .sample_order import EpochKey, Shuffle
 from .sample_table import SampleTable
 from .tokens import open_tokens
 
@@ -69,9 +72,11 @@ class FeatureLoader:
         fixed_length: int | None = None,  # pad every batch to so many ids
         bucket_by_length: bool = False,  # captions of like length together; for evaluation
         images: int | None = None,  # the first so many images of the split alone
+        negatives: OfflineNegatives | None = None,  # one image and one caption join for each caption
         pin_memory: bool | str = "auto",
         prefetch: int = 2,
         threads: int | None = None,
+        drop_behind: bool = True,  # with windows: give back the memory of those that are done
         say: Callable[[str], None] = logger.warning,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
@@ -120,7 +125,8 @@ class FeatureLoader:
             regions=source.spec.regions,
             labels=self._labels(),
         )
-        self._prefetch = prefetch
+        self._negatives = None if negatives is None else NegativesJoin(negatives, self.samples)
+        self._prefetch, self._drop_behind = prefetch, drop_behind
         self._delivery = self._make_delivery(dtype, pin_memory)
         self._step = 0  # steps yielded in this epoch
         self._finished = False  # the last iterator came to its end
@@ -158,7 +164,7 @@ class FeatureLoader:
         on_host = self.device.type == "cpu"
         pinned = not on_host if pin_memory == "auto" else bool(pin_memory)
         ring = Ring(
-            (self.plan.largest, spec.regions, spec.dim),
+            (self.plan.largest * (1 if self._negatives is None else 3), spec.regions, spec.dim),
             dtype=(dtype or stored) if on_host else stored,
             size=self._prefetch
             + 2,  # the one in hand and the one before it, which is let go of a moment later
@@ -188,9 +194,27 @@ class FeatureLoader:
         self._stop()
         if self._finished:
             self._step, self._finished = 0, False
-        captions = self._epoch_captions()
+        key = EpochKey(self._order_fingerprint, self.seed, self.epoch)
+        steps = self._epoch(key).own(self.plan)
+        negatives = None if self._negatives is None else self._negatives.draw(key)
+        residency = Residency(
+            self._rows,
+            positions=self.samples.positions[self.samples.caption_image[steps.captions]],
+            bounds=steps.bounds,
+            window_of=steps.window_of,
+            drop_behind=self._drop_behind,
+        )
+
+        def make(step: int) -> Deliver:
+            captions = steps.step(step)
+            residency.before(step)
+            if negatives is None:
+                return self._make(self._maker.make(captions))
+            images, others = negatives
+            return self._make(self._maker.make(captions, negatives=(images[captions], others[captions])))
+
         running = self._running = Prefetcher(
-            lambda step: self._make(self.plan.share(captions, step)),
+            make,
             range(self._step, self.plan.steps),
             depth=self._prefetch,
             name=f"loader-{self.split}",
@@ -199,6 +223,7 @@ class FeatureLoader:
             while (deliver := next(running, None)) is not None:
                 self._step += 1
                 yield deliver()
+                del deliver
             if running.closed:
                 raise InputError(
                     "this iterator was left behind: the loader was moved to another place or iterated anew"
@@ -206,30 +231,24 @@ class FeatureLoader:
             self._finished = True
         finally:
             running.close()
+            residency.finish()
             if self._running is running:
                 self._running = None
                 self._rows.close()
 
-    def _epoch_captions(self) -> Integers:
-        """Caption numbers in the order of this epoch."""
-        samples = self.samples
+    def _epoch(self, key: EpochKey) -> Epoch:
         if self.bucket_by_length:
-            return np.argsort(self._tokens.lengths[samples.captions], kind="stable")
-        block_of: Integers | None = None
-        if self.shuffle.kind == "window":
-            block_of = samples.blocks(block=self.shuffle.block, bounds=self._rows.source.bounds)
-            if self.epoch_unit == "caption":
-                block_of = block_of[samples.caption_image]
-        key = EpochKey(self._order_fingerprint, self.seed, self.epoch)
-        order = sample_order(self.plan.samples, key=key, shuffle=self.shuffle, block_of=block_of)
-        if self.epoch_unit == "caption":
-            return order
-        chosen: Integers = samples.first[:-1] + draw(np.diff(samples.first), key=key)
-        return chosen[order]
+            return bucketed_epoch(self._tokens.lengths[self.samples.captions])
+        return shuffled_epoch(
+            self.samples,
+            unit=self.epoch_unit,
+            shuffle=self.shuffle,
+            key=key,
+            bounds=self._rows.source.bounds,
+        )
 
-    def _make(self, captions: Integers) -> Deliver:
+    def _make(self, host: HostBatch) -> Deliver:
         """Runs in the background thread."""
-        host = self._maker.make(captions)
         ring, rows = self._delivery.ring, len(host.positions)
         buffer = ring.take()
         try:
@@ -237,18 +256,7 @@ class FeatureLoader:
         except BaseException:
             ring.put_back(buffer)
             raise
-        arrays = {
-            "region_mask": host.region_mask,
-            "boxes": boxes,
-            "tokens": host.tokens,
-            "lengths": host.lengths,
-            "image_ids": host.image_ids,
-            "caption_ids": host.caption_ids,
-            "caption_image": host.caption_image,
-        }
-        parts = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        labels = None if host.labels is None else torch.from_numpy(host.labels)
-        return self._delivery.start(buffer, rows, {**parts, "labels": labels})
+        return self._delivery.start(buffer, rows, {**host.tensors(), "boxes": torch.from_numpy(boxes)})
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; the one under way keeps its place, so that resuming works."""

@@ -24,8 +24,8 @@ class Shuffle:
     """How far an epoch's order is from the order on disk. Configuration, never a guess from free memory."""
 
     kind: str = "full"  # 'none', 'full' or 'window'
-    block: int = 128  # image rows that lie together on disk and stay in one window
-    blocks: int = 64  # blocks whose samples are mixed with each other
+    block: int = 64  # image rows that lie together on disk and stay in one window
+    blocks: int = 128  # blocks whose samples are mixed with each other
 
     def __post_init__(self) -> None:
         if self.kind not in ("none", "full", "window"):
@@ -83,16 +83,16 @@ def sample_order(
     if shuffle.kind == "full":
         return _permutation(count, key=key, purpose="order")
     assert block_of is not None
-    window_of = windows(block_of, key=key, shuffle=shuffle)[block_of]
+    window_of = sample_windows(block_of, key=key, shuffle=shuffle)
     return _permutation(count, key=key, purpose="order", group=window_of)
 
 
-def windows(block_of: Integers, *, key: EpochKey, shuffle: Shuffle) -> Integers:
-    """(blocks,) each block's window: blocks are permuted, then taken `shuffle.blocks` at a time."""
+def sample_windows(block_of: Integers, *, key: EpochKey, shuffle: Shuffle) -> Integers:
+    """(n,) each sample's window: blocks are permuted, then taken `shuffle.blocks` at a time."""
     blocks = int(block_of.max(initial=-1)) + 1
     turn = np.empty(blocks, np.int64)
     turn[_permutation(blocks, key=key, purpose="blocks")] = np.arange(blocks)
-    return turn // shuffle.blocks
+    return turn[block_of] // shuffle.blocks
 
 
 def _permutation(count: int, *, key: EpochKey, purpose: str, group: Integers | None = None) -> Integers:

@@ -77,12 +77,16 @@ class ShardLayout:
 
     def row_view(self, buffer: Any, column: Column, row: int) -> Array:
         """A mapped file -> one row of a column, without copying."""
+        count = column.row_bytes // np.dtype(column.dtype).itemsize
+        flat = np.frombuffer(buffer, column.dtype, count=count, offset=self.row_offset(column, row))
+        return flat.reshape(column.shape)
+
+    def row_offset(self, column: Column, row: int) -> int:
+        """Where in the file a row of a column starts."""
         batch, rest = divmod(row, self.batch_rows)
         in_tail = row >= self.rows - self.rows % self.batch_rows
         start = self.tail[column.name] if in_tail else self.offsets[column.name] + batch * self.stride
-        count = column.row_bytes // np.dtype(column.dtype).itemsize
-        flat = np.frombuffer(buffer, column.dtype, count=count, offset=start + rest * column.row_bytes)
-        return flat.reshape(column.shape)
+        return start + rest * column.row_bytes
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +40,11 @@ class Shard:
         self._columns = {column.name: column for column in spec.layout()}
         self._map = _map_file(self.path, expected_bytes=entry["bytes"])
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Where in memory the file is mapped, and its size."""
+        return np.frombuffer(self._map, np.uint8).ctypes.data, len(self._map)
+
     def views(self, name: str) -> list[Array]:
         """A column, as one zero-copy array (rows, ...) per batch."""
         return self.layout.column_views(self._map, self._columns[name])
@@ -63,17 +69,40 @@ class Shard:
                 rows = slice(first, first + self.spec.batch_rows)
                 yield {name: columns[number][rows] for name, columns in views.items()}
 
-    def will_need(self, first: int, rows: int) -> None:
-        """Tell the operating system that these rows' features are read soon."""
-        if not hasattr(self._map, "madvise"):
+    def read_randomly(self) -> None:
+        """Tell the operating system not to read around what is asked for; a row's neighbours are not next."""
+        if hasattr(self._map, "madvise"):
+            self._map.madvise(mmap.MADV_RANDOM)
+
+    def will_need(self, first: int, rows: int, columns: Sequence[str] = ("boxes", "features")) -> None:
+        """Tell it that some columns of these rows are read soon."""
+        if hasattr(self._map, "madvise"):
+            for start, size in self._pages(first, rows, columns):
+                self._map.madvise(mmap.MADV_WILLNEED, start, size)
+
+    def let_go(self, first: int, rows: int, columns: Sequence[str] = ("boxes", "features")) -> None:
+        """Tell it that they are not needed for long: their pages leave this process, and memory."""
+        if not hasattr(self._map, "madvise") or not hasattr(os, "posix_fadvise"):
             return
-        size = self._columns["features"].row_bytes
-        for segment in self.layout.segments():
-            low, high = max(first, segment.first), min(first + rows, segment.first + segment.rows)
-            if low < high:
-                start = segment.offsets["features"] + (low - segment.first) * size
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            for start, size in self._pages(first, rows, columns):
+                self._map.madvise(mmap.MADV_DONTNEED, start, size)
+                os.posix_fadvise(descriptor, start, size, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+    def _pages(self, first: int, rows: int, columns: Sequence[str]) -> Iterator[tuple[int, int]]:
+        """(start, bytes) of the whole pages under some rows' columns, batch by batch of the file."""
+        step, last = self.layout.batch_rows, first + rows
+        while first < last:
+            count = min(step - first % step, last - first)
+            for column in (self._columns[name] for name in columns):
+                start = self.layout.row_offset(column, first)
                 page = start - start % mmap.PAGESIZE
-                self._map.madvise(mmap.MADV_WILLNEED, page, start + (high - low) * size - page)
+                stop = -(-(start + count * column.row_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+                yield page, min(stop, len(self._map)) - page
+            first += count
 
 
 def _map_file(path: Path, *, expected_bytes: int) -> mmap.mmap:

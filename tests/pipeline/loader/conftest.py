@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -86,56 +87,73 @@ class World:
 MakeWorld = Callable[..., World]
 
 
-@pytest.fixture
-def make_world(tmp_path: Path) -> MakeWorld:
-    """(images per split, ...) -> a data set with features 'made' and a vocabulary 'default'."""
+@pytest.fixture(scope="session")
+def make_world(tmp_path_factory: pytest.TempPathFactory) -> MakeWorld:
+    """(images per split, ...) -> a data set with features 'made' and a vocabulary 'default'.
 
-    def make(
-        counts: dict[str, int] | None = None,
-        *,
-        captions_per_image: int = 5,
-        labels: Sequence[str] = (),
-        root: Path | None = None,
-        **features: object,
-    ) -> World:
-        counts = counts or {"train": 11, "val": 4}
-        splits = [split for split, count in counts.items() for _ in range(count)]
-        images = [
-            ImageRow(
-                image_id=10 + number,
-                key=f"{number}.jpg",
-                file=f"{number}.jpg",
-                split=split,
-                width=640,
-                height=480,
-                labels=tuple(n for n in range(len(labels)) if number >> n & 1) if labels else None,
-            )
-            for number, split in enumerate(splits)
-        ]
-        captions = [
-            CaptionRow(
-                caption_id=100 + number,
-                image_id=10 + number // captions_per_image,
-                text=f"a {'very ' * (number % 7)}happy dog{number}",
-            )
-            for number in range(len(images) * captions_per_image)
-        ]
-        dataset = write_generation(
-            root or tmp_path / "dataset",
-            manifest_from_rows(images, captions),
-            name="tiny",
-            source={"format": "test"},
-            findings={},
-            label_names=list(labels),
-            image_roots=["images"],
-        )
-        write_features(dataset, **features)  # type: ignore[arg-type]
-        vocabulary = build_vocabulary(dataset, min_count=1, tokenizer=open_tokenizer("plain"))
-        vocabulary.save(dataset.vocab_file("default"))
-        tokenize_dataset(dataset)
-        return World(dataset)
+    Made once for all tests that ask for the same; one that is going to be damaged wants `own=True`.
+    """
+    made: dict[str, World] = {}
+
+    def make(*, own: bool = False, **options: object) -> World:
+        name = repr(sorted(options.items()))
+        if own or name not in made:
+            root = tmp_path_factory.mktemp("world") / "dataset"
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(os, "fsync", lambda descriptor: None)  # nothing here outlives the tests
+                world = World(_write_world(root, **options))  # type: ignore[arg-type]
+            if own:
+                return world
+            made[name] = world
+        return made[name]
 
     return make
+
+
+def _write_world(
+    root: Path,
+    *,
+    counts: dict[str, int] | None = None,
+    captions_per_image: int = 5,
+    labels: Sequence[str] = (),
+    **features: object,
+) -> Dataset:
+    counts = counts or {"train": 11, "val": 4}
+    splits = [split for split, count in counts.items() for _ in range(count)]
+    images = [
+        ImageRow(
+            image_id=10 + number,
+            key=f"{number}.jpg",
+            file=f"{number}.jpg",
+            split=split,
+            width=640,
+            height=480,
+            labels=tuple(n for n in range(len(labels)) if number >> n & 1) if labels else None,
+        )
+        for number, split in enumerate(splits)
+    ]
+    captions = [
+        CaptionRow(
+            caption_id=100 + number,
+            image_id=10 + number // captions_per_image,
+            text=f"a {'very ' * (number % 7)}happy dog{number}",
+        )
+        for number in range(len(images) * captions_per_image)
+    ]
+    dataset = write_generation(
+        root,
+        manifest_from_rows(images, captions),
+        name="tiny",
+        source={"format": "test"},
+        findings={},
+        label_names=list(labels),
+        image_roots=["images"],
+    )
+    write_features(dataset, **features)  # type: ignore[arg-type]
+    vocabulary = build_vocabulary(dataset, min_count=1, tokenizer=open_tokenizer("plain"))
+    vocabulary.save(dataset.vocab_file("default"))
+    tokenize_dataset(dataset)
+    return dataset
 
 
 def write_features(
