@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from math import prod
@@ -63,7 +64,9 @@ class ArrowShardFile:
         self._file.flush()
 
     def close(self) -> None:
-        self._file.close()
+        # What a full disk did not take was an error of finish(); here it is only thrown away.
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def _to_arrow(array: Array, type: pa.DataType) -> pa.Array:

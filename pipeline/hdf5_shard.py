@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import VerificationError
-from ..files import temporary_name
 from .feature_spec import Column, FeatureSpec
 from .shard_layout import Segment, ShardLayout
 
@@ -22,26 +23,23 @@ MAGIC = b"\x89HDF\r\n\x1a\n"
 META_KEY = "camp"  # attribute of the root: what the shard is, as sealed JSON
 DIGEST_KEY = "digests"  # attribute of the root: one per batch of rows
 
-# All metadata fits the first block, the features are allocated first and every dataset begins at a page.
-# So they begin here whatever the number of rows, and are streamed here before that number is known.
-_FEATURES_OFFSET = 1 << 16
 _PAGE = 4096
-_COPY_BYTES = 1 << 22
 
 
 class Hdf5ShardFile:
     """A shard being written: features go straight to their place, the small columns wait in memory.
 
-    A contiguous dataset cannot grow, so h5py makes a skeleton without features (a sparse file) once the
-    number of rows is known, and its pages before and behind the features are copied into the shard.
+    A contiguous dataset cannot grow, so h5py lays out the file in memory, without the features, once the
+    number of rows is known; what lies before and behind the features is then written. HDF5 itself never
+    touches the disk: when that is full, the library does not raise but crash.
     """
 
     def __init__(self, path: Path, spec: FeatureSpec, meta: bytes) -> None:
-        self._path, self._spec, self._meta = path, spec, meta
-        self._file = path.open("x+b", buffering=0)
+        self._spec, self._meta = spec, meta
+        self._file = path.open("xb", buffering=0)
         self._small: dict[str, list[Array]] = {column.name: [] for column in spec.layout()[:-1]}
         self._digests: list[str] = []
-        self._end = _FEATURES_OFFSET
+        self._start = self._end = _features_offset(spec.layout()[-1])
 
     def fileno(self) -> int:
         return self._file.fileno()
@@ -56,35 +54,23 @@ class Hdf5ShardFile:
 
     def finish(self) -> None:
         """Write what lies around the features; the bytes are then with the operating system."""
-        skeleton = temporary_name(self._path)
-        try:
-            self._write_skeleton(skeleton)
-            with skeleton.open("rb", buffering=0) as source:
-                size = os.fstat(source.fileno()).st_size
-                _copy_range(source.fileno(), self.fileno(), 0, min(size, _FEATURES_OFFSET))
-                _copy_range(source.fileno(), self.fileno(), self._end, size)
-            os.ftruncate(self.fileno(), size)
-        finally:
-            skeleton.unlink(missing_ok=True)
+        around = _AroundFeatures(self._start, self._end)
+        self._lay_out(around)
+        _write_all(self.fileno(), memoryview(around.head), 0)
+        _write_all(self.fileno(), memoryview(around.tail), self._end)
+        os.ftruncate(self.fileno(), around.size)
 
-    def _write_skeleton(self, path: Path) -> None:
+    def _lay_out(self, around: _AroundFeatures) -> None:
         small = {
             column.name: np.concatenate([np.zeros((0, *column.shape), column.dtype), *blocks])
             for column, blocks in zip(self._spec.layout()[:-1], self._small.values(), strict=True)
         }
         rows = len(small["image_id"])
-        with h5py.File(
-            path,
-            "x",
-            libver=("v108", "v108"),
-            alignment_threshold=1,
-            alignment_interval=_PAGE,
-            meta_block_size=_FEATURES_OFFSET,
-        ) as file:
+        with _create(around) as file:
             for column in reversed(self._spec.layout()):
                 dataset = _create_contiguous(file, column, rows)
                 if column.name == "features":
-                    assert dataset.get_offset() == (_FEATURES_OFFSET if rows else None)
+                    assert dataset.get_offset() == (self._start if rows else None)
                 else:
                     dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, small[column.name])
             file.attrs[META_KEY] = np.bytes_(self._meta)
@@ -92,6 +78,71 @@ class Hdf5ShardFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+class _AroundFeatures(io.RawIOBase):
+    """A file in memory with a hole where the features are."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.head, self.tail = bytearray(), bytearray()
+        self.size = 0
+        self._hole = start, end
+        self._position = 0
+
+    def _part(self, count: int) -> tuple[bytearray, int]:
+        """Where a read or write of `count` bytes goes: a buffer, and a place in it."""
+        start, end = self._hole
+        if self._position + count <= start:
+            return self.head, self._position
+        assert self._position >= end, "h5py touches the features"
+        return self.tail, self._position - end
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        assert whence in (os.SEEK_SET, os.SEEK_END)
+        self._position = offset if whence == os.SEEK_SET else self.size + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        target = memoryview(buffer).cast("B")
+        part, start = self._part(len(target))
+        content = part[start : start + len(target)].ljust(len(target), b"\0")
+        target[:] = content
+        self._position += len(target)
+        return len(target)
+
+    def write(self, content: Any) -> int:
+        source = memoryview(content).cast("B")
+        part, start = self._part(len(source))
+        if len(part) < start:
+            part.extend(bytes(start - len(part)))
+        part[start : start + len(source)] = source
+        self._position += len(source)
+        self.size = max(self.size, self._position)
+        return len(source)
+
+    def truncate(self, size: int | None = None) -> int:
+        self.size = self._position if size is None else size
+        return self.size
+
+
+def _create(target: io.RawIOBase) -> h5py.File:
+    """A new file in which every dataset begins at a page, as any HDF5 since 1.8 reads it."""
+    return h5py.File(target, "w", libver=("v108", "v108"), alignment_threshold=1, alignment_interval=_PAGE)
+
+
+@functools.lru_cache(maxsize=16)
+def _features_offset(column: Column) -> int:
+    """Where the features begin when they are created first: the same for any number of rows above 0.
+
+    That is why they can be streamed to their place before the number of rows is known.
+    """
+    with _create(_AroundFeatures(1 << 40, 1 << 40)) as file:
+        offset = _create_contiguous(file, column, 1).get_offset()
+    assert isinstance(offset, int)
+    return offset
 
 
 def _create_contiguous(file: h5py.File, column: Column, rows: int) -> h5py.h5d.DatasetID:
@@ -114,14 +165,6 @@ def _write_all(descriptor: int, content: memoryview, offset: int) -> None:
     done = 0
     while done < len(content):
         done += os.pwrite(descriptor, content[done:], offset + done)
-
-
-def _copy_range(source: int, target: int, start: int, end: int) -> None:
-    """The same bytes at the same place in another file."""
-    while start < end:
-        piece = os.pread(source, min(_COPY_BYTES, end - start), start)
-        _write_all(target, memoryview(piece), start)
-        start += len(piece)
 
 
 def read_hdf5_meta(path: Path) -> bytes:

@@ -95,8 +95,10 @@ class ShardWriter:
         traceback: TracebackType | None,
     ) -> None:
         self._thread.shutdown()
-        self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        try:
+            self._file.close()
+        finally:
+            self._temporary.unlink(missing_ok=True)
 
     def add(self, image_id: int, regions: Regions) -> None:
         """One image -> the next row. InputError names the image; record it with fail() and go on."""

@@ -102,7 +102,7 @@ def _check_manifest(dataset: Dataset, result: Verification) -> dict[str, Ids] | 
                 _check_recorded(dataset.root, generation[part], result, root=dataset.root)
         images, captions = dataset.images, dataset.captions
     except CampError as error:
-        result.findings.append(Finding(DATASET_FILE, _without(error, dataset.root)))
+        result.findings.append(Finding(DATASET_FILE, _without(error, dataset.root / DATASET_FILE)))
         return None
     for table, name in ((images, "image_id"), (captions, "caption_id")):
         values, counts = np.unique(table[name].to_numpy(), return_counts=True)
@@ -124,7 +124,7 @@ def _check_other_parts(root: Path, result: Verification) -> None:
             if isinstance(value, dict) and SEAL in value:
                 value = read_sealed(path)
         except (ValueError, CampError) as error:
-            result.findings.append(Finding(path.relative_to(root).as_posix(), _without(error, root)))
+            result.findings.append(Finding(path.relative_to(root).as_posix(), _without(error, path)))
             continue
         for record in _recorded_files(value):
             # A vocabulary also remembers the foreign file it came from, which is not here.
@@ -158,6 +158,6 @@ def _check_recorded(folder: Path, record: Mapping[str, Any], result: Verificatio
         result.findings.append(Finding(file, "checksum differs: damaged or replaced"))
 
 
-def _without(error: Exception, root: Path) -> str:
-    """An error's text without the data set's own path, which every finding shares."""
-    return str(error).removeprefix(f"{root}/")
+def _without(error: Exception, path: Path) -> str:
+    """An error's text without the path that the finding names already."""
+    return str(error).removeprefix(f"{path}: ")
