@@ -250,7 +250,8 @@ def test_the_matrix_head_is_res5(small_sizes: Sizes) -> None:
 
 
 @pytest.mark.slow
-def test_compiling_does_not_change_the_features(small_sizes: Sizes) -> None:
+def test_compiling_does_not_change_the_features(small_sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch._inductor.config.compile_threads", 1)  # whose threads torch never ends
     fast = small(small_sizes)
     fast.optimise(device=CPU, compile=True, chunk=16)  # the last chunk is padded
     with torch.inference_mode():
