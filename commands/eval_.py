@@ -21,6 +21,8 @@ from .options import DATASET, FILE, FOLDER, debug_option, json_option, print_jso
 @click.option("--ensemble", type=FOLDER, multiple=True, metavar="RUN", help="Mean score with these runs.")
 @click.option("--candidates", type=FOLDER, metavar="RUN", help="A cheap run ranks, RUN re-scores its top.")
 @click.option("--top", "tops", multiple=True, default=["10%"], show_default=True, help="10% or 50; repeat.")
+@click.option("--eccv", is_flag=True, help="COCO's test split: also CxC and ECCV Caption.")
+@click.option("--pmrp", type=FOLDER, metavar="DIR", help="With --eccv: the folder of PMRP's pm_*.json.")
 @click.option("--save-scores", type=FILE, help="Keep the matrix as .npy.")
 @click.option(
     "--bootstrap",
@@ -46,6 +48,8 @@ def command(run: Path | None, scores: Path | None, as_json: bool, **given: Any) 
     from ..evaluation.recall import evaluate
 
     metrics = evaluate(matrix, owners, folds=given["folds"], bootstrap=given["bootstrap"], seed=given["seed"])
+    if given["eccv"]:
+        metrics["eccv"] = _eccv(matrix, run, given)
     if as_json:
         print_json(metrics)
     else:
@@ -122,6 +126,26 @@ def _rerank(run: Path | None, *, as_json: bool, given: dict[str, Any]) -> None:
         click.echo(f"{row['top']:>6} {cost}   {recalls[0]:<18} {recalls[1]:<18} {row['rsum']:6.1f}")
 
 
+def _eccv(matrix: Any, run: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Other annotators' judgements; rows and columns are those the matrix was made of."""
+    from ..evaluation.eccv import coco_ids, eccv_metrics, load_judgements
+    from ..manifests.dataset import Dataset
+
+    judgements = load_judgements(given["pmrp"])
+    if run is not None:
+        from ..evaluation.run_folder import open_run
+
+        dataset, rows = open_run(run).dataset(given["dataset"]), _open(run, given).rows
+        images, captions = rows.image_ids, rows.caption_ids
+    elif given["dataset"]:
+        dataset = Dataset.open(given["dataset"])
+        images = dataset.select_images([given["split"]])["image_id"].to_numpy()
+        captions = dataset.select_captions([given["split"]])["caption_id"].to_numpy()
+    else:
+        raise click.UsageError("--eccv needs COCO's ids: give --dataset with --scores.")
+    return eccv_metrics(matrix, *coco_ids(dataset, images, captions), judgements)
+
+
 def print_recall(metrics: dict[str, Any]) -> None:
     """The table people know from the papers, with intervals."""
     click.echo(f"{'':<18}{'R@1':>7}{'R@5':>7}{'R@10':>7}{'med r':>8}{'mean r':>9}")
@@ -134,3 +158,6 @@ def print_recall(metrics: dict[str, Any]) -> None:
             click.echo(f"{'':<18}" + "".join(f"{'±' + format(half, '.1f'):>7}" for half in halves))
     folds = f", mean of {metrics['folds']} folds" if metrics["folds"] > 1 else ""
     click.echo(f"rsum {metrics['rsum']:.1f}{folds}")
+    for direction, values in metrics.get("eccv", {}).items():
+        listed = "  ".join(f"{name} {value:.1f}" for name, value in values.items())
+        click.echo(f"{direction.replace('_', ' '):<18}{listed}")

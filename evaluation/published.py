@@ -28,7 +28,7 @@ class PublishedRow:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A table as printed. A recall table has COLUMNS, rsum filled in where it can be; others name their own."""
+    """A table as printed. Recall tables have COLUMNS, rsum filled in where possible; others their own."""
 
     paper: str
     table: str

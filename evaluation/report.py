@@ -1,4 +1,4 @@
-"""A run -> one self-contained HTML page: cards, curves, recall beside the papers', galleries, explanations."""
+"""A run -> one self-contained HTML page: cards, curves, recall beside the papers', galleries."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from .query import QueryEncoder
 from .ranks import Ranks, Scores
 from .split_scores import SplitRows
 
-THUMBNAIL = 300  # pixels of the longer side
+THUMBNAIL = 360  # pixels of the longer side
 SHOWN = 5  # answers of a query
 
 Ints = npt.NDArray[np.int64]
@@ -51,9 +51,7 @@ def answer_texts(scores: Scores, owner: Ints, ranks: Ranks, captions: Sequence[i
         best = np.argsort(-scores[:, caption], kind="stable")[:SHOWN]
         right = tuple(bool(image == owner[caption]) for image in best)
         found.append(
-            Answered(
-                caption, tuple(map(int, best)), right, int(ranks.images[caption]), int(owner[caption])
-            )
+            Answered(caption, tuple(map(int, best)), right, int(ranks.images[caption]), int(owner[caption]))
         )
     return found
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from .published import PublishedTable, comparable_tables, published_tables
 from .recall import CUTOFFS, DIRECTIONS
-from .report_gallery import Answered, Gallery
+from .report_gallery_page import explained_pairs, failures, image_queries, text_queries
 from .report_plots import Series, bar_chart, line_chart
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ def render_page(facts: ReportFacts) -> str:
         ("curves", "Training", _curves(facts)),
         ("ranks", "Ranks", _ranks(facts)),
         ("rerank", "Reranking", _rerank(facts)),
-        ("why", "What the model looks at", _explained(facts)),
-        ("text-to-image", "Text → image", _text_queries(facts.texts, facts.gallery)),
-        ("image-to-text", "Image → text", _image_queries(facts.pictures, facts.gallery)),
-        ("failures", "Failure cases", _failures(facts)),
+        ("why", "What the model looks at", explained_pairs(facts.explained, facts.gallery)),
+        ("text-to-image", "Text → image", text_queries(facts.texts, facts.gallery)),
+        ("image-to-text", "Image → text", image_queries(facts.pictures, facts.gallery)),
+        ("failures", "Failure cases", failures(facts.failed_texts, facts.failed_pictures, facts.gallery)),
         ("cards", "Run and data", _cards(facts)),
     ]
     shown = [section for section in sections if section[2]]
@@ -84,12 +84,12 @@ def _results(facts: ReportFacts) -> str:
     )
     if facts.gates:
         gates = " · ".join(f"{value:.3g} on {name} pairs" for name, value in facts.gates.items())
-        gate_line = f'<p class="muted">Mean gate: {gates} (the paper: 0.971 on positive, 2.7e-9 on negative).</p>'
+        gate_line = (
+            f'<p class="muted">Mean gate: {gates} (the paper: 0.971 on positive, 2.7e-9 on negative).</p>'
+        )
     else:
         gate_line = ""
-    tables = comparable_tables(
-        facts.dataset, split=facts.split, images=facts.images, folds=metrics["folds"]
-    )
+    tables = comparable_tables(facts.dataset, split=facts.split, images=facts.images, folds=metrics["folds"])
     own = _own_row(facts)
     rows = "".join(_published_rows(table) for table in tables)
     folds = f" Mean of {metrics['folds']} folds." if metrics["folds"] > 1 else ""
@@ -133,7 +133,7 @@ def _recall_table(rows: str, *, caption: str) -> str:
         '<tr><td></td><th colspan="3" scope="colgroup">Caption retrieval</th>'
         '<th colspan="3" scope="colgroup">Image retrieval</th><td></td><td></td></tr>'
         f'<tr><th scope="col">Method</th>{cutoffs}{cutoffs}<th scope="col">rsum</th>'
-        f'<th scope="col">Source</th></tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<th scope="col" class="source">Source</th></tr></thead><tbody>{rows}</tbody></table></div>'
     )
 
 
@@ -160,7 +160,8 @@ def _orientation(tables: Sequence[PublishedTable]) -> str:
             )
         parts.append(heading + note + content)
     return (
-        '<details class="orientation"><summary>For orientation: published results on other data sets</summary>'
+        '<details class="orientation">'
+        "<summary>For orientation: published results on other data sets</summary>"
         '<p class="muted">None of these was measured on this test set; the numbers are not comparable with '
         f"this run’s.</p>{''.join(parts)}</details>"
     )
@@ -246,15 +247,15 @@ def _rerank(facts: ReportFacts) -> str:
         for row in facts.rerank
     )
     cutoffs = '<th scope="col">R@1</th><th scope="col">R@5</th><th scope="col">R@10</th>'
-    head = "".join(
-        f'<th scope="col">{name}</th>' for name in ("rsum", "pairs", "whole test", "one query")
-    )
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("rsum", "pairs", "whole test", "one query"))
     table = (
-        f'<div class="scroll"><table class="recall"><caption>{escape(facts.candidates)} finds the candidates, '
-        "this run scores the top again</caption><thead>"
+        '<div class="scroll"><table class="recall">'
+        f"<caption>{escape(facts.candidates)} finds the candidates, this run scores the top again; "
+        "“all” is this run alone, encoding included</caption><thead>"
         '<tr><td></td><th colspan="3" scope="colgroup">Caption retrieval</th>'
         '<th colspan="3" scope="colgroup">Image retrieval</th><td colspan="4"></td></tr>'
-        f'<tr><th scope="col">Top</th>{cutoffs}{cutoffs}{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+        f'<tr><th scope="col">Top</th>{cutoffs}{cutoffs}{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
     )
     note = (
         '<p class="muted">CAMP’s supplementary, Flickr30K on 8 GTX 1080: base model 3.4 s, CAMP 263 s, '
@@ -263,123 +264,13 @@ def _rerank(facts: ReportFacts) -> str:
     return f'<div class="charts">{chart}</div>{table}{note}'
 
 
-def _explained(facts: ReportFacts) -> str:
-    gallery = facts.gallery
-    blocks = []
-    for image, own, other in facts.explained:
-        panels = "".join(
-            f'<div class="panel {"right" if gallery.pairs[name]["right"] else "wrong"}" data-explain="{name}">'
-            f"</div>"
-            for name in (gallery.pair(image, own), gallery.pair(image, other))
-        )
-        # The panels take the photograph from here, so that it stands in the page once.
-        blocks.append(
-            f'<article class="pair-card"><img hidden {_photo(gallery, image)}>'
-            f'<h3>{escape(gallery.key(image))}</h3><div class="panels">{panels}</div></article>'
-        )
-    if not blocks:
-        return ""
-    about = (
-        "Each photograph with its own caption and with another image’s. Choose a word to light the regions it "
-        "reads, or a frame to see what it is and which words it reads."
-    )
-    return f'<p class="muted">{about}</p>{"".join(blocks)}'
-
-
-def _photo(gallery: Gallery, image: int) -> str:
-    alt = escape(gallery.key(image), quote=True)
-    return f'src="{gallery.thumbnail(image)}" alt="{alt}" data-image="{image}" loading="lazy"'
-
-
-def _mark(right: bool) -> str:
-    return (
-        '<span class="mark right">✓ right</span>' if right else '<span class="mark wrong">✗ wrong</span>'
-    )
-
-
-def _text_queries(queries: Sequence[Answered], gallery: Gallery) -> str:
-    cards = []
-    for query in queries:
-        hits = "".join(
-            f'<button class="hit {"right" if right else "wrong"}" data-pair="{gallery.pair(image, query.query)}">'
-            f"<img {_photo(gallery, image)}><span>{rank} {_mark(right)}</span></button>"
-            for rank, (image, right) in enumerate(zip(query.answers, query.right, strict=True), start=1)
-        )
-        cards.append(
-            f'<article class="query"><h3>“{escape(gallery.text(query.query))}” {_rank(query)}</h3>'
-            f'<div class="hits">{hits}</div></article>'
-        )
-    return "".join(cards)
-
-
-def _image_queries(queries: Sequence[Answered], gallery: Gallery) -> str:
-    cards = []
-    for query in queries:
-        hits = "".join(
-            f'<li><button class="caption {"right" if right else "wrong"}" '
-            f'data-pair="{gallery.pair(query.query, caption)}">{_mark(right)}'
-            f"<span>{escape(gallery.text(caption))}</span></button></li>"
-            for caption, right in zip(query.answers, query.right, strict=True)
-        )
-        cards.append(
-            f'<article class="query side"><figure><img {_photo(gallery, query.query)}>'
-            f"<figcaption>{escape(gallery.key(query.query))} {_rank(query)}</figcaption></figure>"
-            f"<ol>{hits}</ol></article>"
-        )
-    return f'<div class="two">{"".join(cards)}</div>'
-
-
-def _rank(query: Answered) -> str:
-    style = "right" if query.rank == 1 else "near" if query.rank <= 10 else "wrong"
-    return f'<span class="rank {style}">right answer: {query.rank}</span>'
-
-
-def _failures(facts: ReportFacts) -> str:
-    gallery = facts.gallery
-    cards = []
-    for query in facts.failed_texts:
-        first = query.answers[0]
-        cards.append(
-            f'<article class="query"><h3>“{escape(gallery.text(query.query))}” {_rank(query)}</h3>'
-            '<div class="hits two-hits">'
-            + _shown_hit(gallery, first, query.query, "found first", right=False)
-            + _shown_hit(gallery, query.best_right, query.query, f"the right one, {query.rank}", right=True)
-            + "</div></article>"
-        )
-    for query in facts.failed_pictures:
-        lines: Mapping[str, tuple[int, bool]] = {
-            "found first": (query.answers[0], False),
-            f"its best caption, {query.rank}": (query.best_right, True),
-        }
-        answers = "".join(
-            f'<li><button class="caption {"right" if right else "wrong"}" '
-            f'data-pair="{gallery.pair(query.query, caption)}"><span class="mark {"right" if right else "wrong"}">'
-            f"{escape(name)}</span><span>{escape(gallery.text(caption))}</span></button></li>"
-            for name, (caption, right) in lines.items()
-        )
-        cards.append(
-            f'<article class="query side"><figure><img {_photo(gallery, query.query)}><figcaption>'
-            f"{escape(gallery.key(query.query))} {_rank(query)}</figcaption></figure><ul>{answers}</ul></article>"
-        )
-    if not cards:
-        return ""
-    about = '<p class="muted">The queries whose right answer came last.</p>'
-    return f'{about}<div class="two">{"".join(cards)}</div>'
-
-
-def _shown_hit(gallery: Gallery, image: int, caption: int, name: str, *, right: bool) -> str:
-    style = "right" if right else "wrong"
-    return (
-        f'<button class="hit {style}" data-pair="{gallery.pair(image, caption)}"><img {_photo(gallery, image)}>'
-        f'<span class="mark {style}">{escape(name)}</span></button>'
-    )
-
-
 def _cards(facts: ReportFacts) -> str:
-    listed: Callable[[Mapping[str, Any]], str] = lambda card: "".join(  # noqa: E731 - used twice, here alone
-        f"<dt>{escape(name)}</dt><dd>{escape(str(value))}</dd>" for name, value in card.items()
-    )
     return (
-        f'<div class="two"><article class="card"><h3>Run</h3><dl>{listed(facts.run)}</dl></article>'
-        f'<article class="card"><h3>Data</h3><dl>{listed(facts.data)}</dl></article></div>'
+        f'<div class="two"><article class="card"><h3>Run</h3>{_facts(facts.run)}</article>'
+        f'<article class="card"><h3>Data</h3>{_facts(facts.data)}</article></div>'
     )
+
+
+def _facts(card: Mapping[str, str]) -> str:
+    lines = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in card.items())
+    return f"<dl>{lines}</dl>"

@@ -57,7 +57,7 @@ def line_chart(
             anchor = "end" if x > WIDTH - 80 else "start"
             shift = -7 if anchor == "end" else 7
             parts.append(
-                f'<text class="tick" x="{x + shift:.1f}" y="{y + 14:.1f}" text-anchor="{anchor}">'
+                f'<text class="tick" x="{x + shift:.1f}" y="{y - 7:.1f}" text-anchor="{anchor}">'
                 f"{escape(label)}</text>"
             )
     return _figure(title, parts, {line.name: (line.style, line.dashed) for line in series})
@@ -110,7 +110,9 @@ def _spread(values: Sequence[float]) -> tuple[float, float]:
 def _x_ticks(low: float, high: float, *, log_x: bool) -> list[float]:
     if not log_x:
         return [tick for tick in nice_ticks(low, high, count=6) if low <= tick <= high]
-    steps = [size * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for size in (1, 2, 5)]
+    steps = [
+        size * 10.0**power for power in range(math.floor(low), math.ceil(high) + 1) for size in (1, 2, 5)
+    ]
     inside = [step for step in steps if low <= math.log10(step) <= high]
     return inside if len(inside) < 8 else [step for step in inside if f"{step:e}".startswith("1")]
 
@@ -134,9 +136,7 @@ def _y_axis(ticks: Sequence[float], place: object, label: str) -> str:
 
 def _x_label(label: str) -> str:
     middle = (WIDTH + _LEFT - _RIGHT) / 2
-    return (
-        f'<text class="axis" x="{middle:.0f}" y="{HEIGHT - 6}" text-anchor="middle">{escape(label)}</text>'
-    )
+    return f'<text class="axis" x="{middle:.0f}" y="{HEIGHT - 6}" text-anchor="middle">{escape(label)}</text>'
 
 
 def _figure(title: str, parts: Sequence[str], legend: Mapping[str, tuple[int, bool]]) -> str:
