@@ -23,7 +23,7 @@ from camp.evaluation.run_folder import Run
 CPU = torch.device("cpu")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-JOURNAL = [
+JOURNAL: list[dict[str, Any]] = [
     *({"kind": "train", "step": step, "loss": 100 / (1 + step), "lr": 1e-3} for step in range(0, 50, 10)),
     *(
         {
@@ -69,7 +69,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
-        self.ids += [given["id"]] if given.get("id") else []
+        self.ids += [value for name, value in attrs if name == "id" and value]
         self.addresses += [value for name, value in attrs if name in ("src", "href") and value]
         self.pairs += [value for name, value in attrs if name in ("data-pair", "data-explain") and value]
         if tag == "img":
