@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from camp.errors import InputError, MissingPackageError
-from camp.vocab import torchtext_bridge
 from camp.vocab.interchange import export_vocabulary, import_vocabulary
 from camp.vocab.tokenizer import Tokenizer
 from camp.vocab.torchtext_bridge import (
@@ -137,7 +136,7 @@ def test_a_cache_that_torchtext_wrote(tmp_path: Path, vocabulary: Vocabulary) ->
 
 
 def test_without_the_package(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torchtext_bridge.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match=r"pip install 'camp-toolkit\[torchtext\]'"):
         require_torchtext()
     with pytest.raises(MissingPackageError, match="torchtext is not installed"):

@@ -41,11 +41,11 @@ def written(rows: Sequence[tuple[str, list[str]]], style: str) -> bytes:
 def oracle(rows: Sequence[tuple[str, list[str]]]) -> dict[str, list[float]]:
     """Best spelling of every wanted word: its own, else the first that differs in case alone."""
     found: dict[str, list[float]] = {}
-    for same in (lambda word, wanted: word == wanted, lambda word, wanted: word.lower() == wanted.lower()):
-        for wanted in WANTED:
-            for word, numbers in rows:
-                if wanted not in found and same(word, wanted):
-                    found[wanted] = [float(number) for number in numbers]
+    for wanted in WANTED:
+        exact = [numbers for word, numbers in rows if word == wanted]
+        other = [numbers for word, numbers in rows if word.lower() == wanted.lower()]
+        if exact or other:
+            found[wanted] = [float(number) for number in (exact or other)[0]]
     return found
 
 

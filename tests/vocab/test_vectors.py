@@ -23,7 +23,7 @@ from camp.vocab.vectors import (
 from camp.vocab.vocabulary import Vocabulary
 
 MakeVocabulary = Callable[..., Vocabulary]
-ENTRIES = {
+ENTRIES: dict[str, list[float]] = {
     "the": [0.1, -2.5, 3e-05],
     "London": [1, 2, 3],
     "dog": [4, 5, 6.5],
