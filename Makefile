@@ -16,8 +16,9 @@ setup: .venv/ready
 demo: setup
 	DEMO=$(DEMO) BIN=$(BIN) bash demo.sh
 
+# Two processes of one thread each: small tensors only wait for each other on more.
 test: setup
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: setup
 	$(BIN)/ruff format --check .
