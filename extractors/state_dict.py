@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import InputError
 
-_SHOWN = 8  # names per kind of problem in the message
+_SHOWN = 40  # names per kind of problem in the message
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
