@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import log
 
 import torch
 import torch.nn.functional as F
@@ -84,6 +85,28 @@ def bce_all(scores: Tensor, pairs: Pairs, step: int = 0) -> Tensor:
     return (2 * F.softplus(-_positives(scores, pairs)) + by_image + by_caption).sum()
 
 
+def bce_annealed(scores: Tensor, pairs: Pairs, step: int = 0, *, rate: float = ANNEALING_RATE) -> Tensor:
+    """bce_hardest whose negatives are the hardest with probability τ = 1 - rate^step, else drawn evenly.
+
+    A fresh model ranks by noise; pushing down only its hardest negatives undoes what the positives lift, and
+    the loss sits at chance. Negatives drawn evenly teach it first. In expectation this mixes bce_all and
+    bce_hardest, yet it never touches more than three pairs per caption. Draws are a pure function of the
+    step.
+    """
+    tau = 1 - rate**step
+    generator = torch.Generator().manual_seed(step)
+    negatives = scores.masked_fill(pairs.positive, float("-inf"))
+    by_query = []
+    for axis in (1, 0):
+        lots = torch.rand(scores.shape, generator=generator).to(scores.device)
+        drawn = lots.masked_fill(pairs.positive, -1).argmax(dim=axis)
+        take_hardest = torch.rand(drawn.shape, generator=generator).to(scores.device) < tau
+        chosen = torch.where(take_hardest, negatives.argmax(dim=axis), drawn)
+        by_query.append(negatives.gather(axis, chosen.unsqueeze(axis)).squeeze(axis))
+    captions, images = by_query[0][pairs.image_of], by_query[1]
+    return (2 * F.softplus(-_positives(scores, pairs)) + F.softplus(captions) + F.softplus(images)).sum()
+
+
 def ranking_hardest(scores: Tensor, pairs: Pairs, step: int = 0, *, margin: float = 0.2) -> Tensor:
     """Hinge to the hardest negative of both directions, Eq. 12 of CAMP."""
     positives = _positives(scores, pairs)
@@ -113,24 +136,36 @@ def annealed(
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "bce_hardest": bce_hardest,
     "bce_all": bce_all,
+    "bce_annealed": bce_annealed,
     "ranking_hardest": ranking_hardest,
     "ranking_all": ranking_all,
     "annealed": annealed,
 }
 _HAS_MARGIN = ("ranking_hardest", "ranking_all", "annealed")
+_IS_ANNEALED = ("annealed", "bce_annealed")
 
 
 def build_loss(
-    name: str, *, margin: float = 0.2, reduction: str = "sum", of_probabilities: bool = False
+    name: str,
+    *,
+    margin: float = 0.2,
+    reduction: str = "sum",
+    of_probabilities: bool = False,
+    rate: float = ANNEALING_RATE,
 ) -> Loss:
-    """A loss by name. `of_probabilities` puts a margin between σ(logits), as in the row MLP+Ranking loss."""
+    """A loss by name. `of_probabilities` puts a margin between σ(logits), as in the row MLP+Ranking loss.
+    `rate` is for the annealed ones: the closer to 1, the longer they take to reach the hardest negatives.
+    """
     if name not in LOSSES:
         raise InputError(f"loss {name!r}, expected one of {', '.join(LOSSES)}")
     if reduction not in REDUCTIONS:
         raise InputError(f"reduction {reduction!r}, expected one of {', '.join(REDUCTIONS)}")
     if of_probabilities and name not in _HAS_MARGIN:
         raise InputError(f"loss {name!r} works on logits already; of_probabilities is for the ranking losses")
-    function = partial(LOSSES[name], margin=margin) if name in _HAS_MARGIN else LOSSES[name]
+    options = {"margin": margin} if name in _HAS_MARGIN else {}
+    if name in _IS_ANNEALED:
+        options["rate"] = rate
+    function = partial(LOSSES[name], **options)
 
     def loss(scores: Tensor, pairs: Pairs, step: int) -> Tensor:
         total = function(scores.sigmoid() if of_probabilities else scores, pairs, step)
@@ -141,8 +176,9 @@ def build_loss(
 
 def chance_loss(name: str, captions: int, *, margin: float = 0.2, reduction: str = "sum") -> float | None:
     """The loss when all scores are equal (and 0 where they are logits): the mark of a collapsed model."""
-    log2 = float(torch.log(torch.tensor(2.0, dtype=torch.float64)))
-    per_caption = {"bce_hardest": 4 * log2, "bce_all": 4 * log2, "ranking_hardest": 2 * margin}.get(name)
+    per_caption = {name: 4 * log(2) for name in LOSSES if name.startswith("bce")}.get(name)
+    if name == "ranking_hardest":
+        per_caption = 2 * margin
     if per_caption is None:
         return None
     return per_caption if reduction == "mean" else per_caption * captions

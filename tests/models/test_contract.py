@@ -124,7 +124,7 @@ def test_gradients_reach_both_encoders_and_every_parameter(model: Matcher, batch
 
 
 @pytest.mark.parametrize(
-    "loss_name", ["bce_hardest", "bce_all", "ranking_hardest", "ranking_all", "annealed"]
+    "loss_name", ["bce_hardest", "bce_all", "bce_annealed", "ranking_hardest", "ranking_all", "annealed"]
 )
 def test_two_passes_equal_one(model: Matcher, batch: Batch, loss_name: str) -> None:
     loss = build_loss(loss_name)
