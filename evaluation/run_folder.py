@@ -74,7 +74,7 @@ class Run:
             if Vocabulary.load(dataset.vocab_file(name)).fingerprint == wanted:
                 return name
         raise MismatchError(
-            f"{dataset.root}: has vocabularies {', '.join(vocabulary_names(dataset)) or 'none'}, none of them "
+            f"{dataset.root}: has vocabularies {', '.join(vocabulary_names(dataset)) or 'none'}, none is "
             f"that of {self.folder}; bring it in with 'camp-data import-vocab'"
         )
 
