@@ -26,7 +26,7 @@ _SHOWN_REASONS = 10
 
 
 @click.command()
-@click.argument("source", metavar="DATASET|IMAGE_DIR", type=click.Path(path_type=Path))
+@click.argument("location", metavar="DATASET|IMAGE_DIR")
 @click.option("--out", type=DATASET, help="The data set to make of IMAGE_DIR [default: DATASET itself].")
 @click.option("--model", default="scenes-tiny", show_default=True, help="The extractor, e.g. vg-r101-c4.")
 @click.option("--weights", metavar="FILE|URL", help="The model's weights [default: those of the package].")
@@ -104,7 +104,7 @@ _SHOWN_REASONS = 10
 @json_option
 @debug_option
 def command(
-    source: Path,
+    location: str,
     out: Path | None,
     name: str | None,
     splits: str | None,
@@ -118,7 +118,7 @@ def command(
     as_json: bool,
     **given: Any,
 ) -> int:
-    """Extract region features from the photographs of DATASET, or of a folder.
+    """Extract region features from the photographs of DATASET (a folder or a URL), or of a folder of images.
 
     Run it again to go on after any interruption; what is done stays. Images that cannot be used are recorded
     with their reason and counted at the end (exit code 3).
@@ -128,7 +128,7 @@ def command(
 
     chosen = _executor(executor, given)
     options = _options(given)
-    dataset = _dataset(source, out, dry_run=dry_run)
+    dataset = _dataset(location, out, dry_run=dry_run)
     wanted = None if splits is None else [split.strip() for split in splits.split(",") if split.strip()]
     if dry_run:
         estimate = estimate_extraction(
@@ -250,13 +250,21 @@ def _setting(text: str, *, option: str = "--set") -> tuple[str, Any]:
         return key.replace("-", "_"), value
 
 
-def _dataset(source: Path, out: Path | None, *, dry_run: bool) -> Dataset:
+def _dataset(location: str, out: Path | None, *, dry_run: bool) -> Dataset:
     """A data set as it is, or a folder of photographs made into one."""
     from ..errors import InputError
     from ..manifests.dataset import DATASET_FILE, Dataset
     from ..manifests.importing import append_dataset, import_dataset
+    from ..pipeline.remote_dataset import open_dataset
     from ..progress import terminal_progress
 
+    if "://" in location:
+        if out is not None:
+            raise InputError(
+                f"{location}: a data set behind a URL takes its own features; leave out --out {out}"
+            )
+        return open_dataset(location)
+    source = Path(location)
     if (source / DATASET_FILE).exists():
         if out is not None and out.resolve() != source.resolve():
             raise InputError(f"{source} is a data set: its features go into it; leave out --out {out}")

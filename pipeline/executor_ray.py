@@ -14,12 +14,12 @@ from typing import Any
 
 from .. import errors
 from ..errors import CampError, InputError, MissingPackageError, StorageError
-from ..manifests.dataset import Dataset
 from .executor_local import MAX_START_FAILURES, MAX_STORAGE_ERRORS
 from .extract_events import Emit, Event, Job, Ready
 from .extract_state import read_suspect, write_suspect
 from .extract_worker import ExtractWorker
 from .plan import Unit
+from .remote_dataset import open_dataset, worker_scratch
 from .unit_queue import UnitQueue
 from .worker_process import MAX_HANGING, error_event, limit_threads, peak_memory
 
@@ -35,7 +35,7 @@ class ExtractActor:
         self._images = self._failed = 0
         self._error: dict[str, Any] | None = None
         try:
-            dataset = Dataset.open(self._job.dataset)
+            dataset = open_dataset(self._job.dataset, scratch=worker_scratch(self._job.scratch))
             self._folder = dataset.features_folder(self._job.name)
             self._worker = ExtractWorker(dataset, name=self._job.name, options=self._job.options)
             limit_threads(self._job.options.threads)
@@ -177,7 +177,9 @@ class _Pool:
         self._start_failures = 0
         self._count = 0
         self._resized = 0.0
-        self._folder = Dataset.open(job.dataset).features_folder(job.name)
+        # Behind a URL actors and driver share no folder: no image can be blamed, only the whole unit.
+        remote = "://" in job.dataset
+        self._folder = None if remote else open_dataset(job.dataset).features_folder(job.name)
         self._class = ray.remote(concurrency_groups={"progress": 1})(ExtractActor)
 
     def run(self) -> None:
@@ -306,7 +308,9 @@ class _Pool:
         if not node_lives:
             self._queue.give_back(actor.name, actor.shard)
             return
-        suspect = read_suspect(self._folder, actor.shard) if actor.careful else None
+        suspect = None
+        if actor.careful and self._folder is not None:
+            suspect = read_suspect(self._folder, actor.shard)
         if self._queue.lose(actor.name, actor.shard, "worker died", suspect=suspect):
             self._emit(Event(kind="quarantined", shard=actor.shard, text=reason))
 

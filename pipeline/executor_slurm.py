@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import CampError, MissingPackageError
+from ..errors import CampError, InputError, MissingPackageError
 from ..files import write_atomic
 from ..manifests.dataset import Dataset
 from .executor_local import describe_local
@@ -64,7 +64,7 @@ class SlurmExecutor:
 
     def run(self, job: Job, *, queue: Callable[[Ready], UnitQueue], workers: int | None, emit: Emit) -> None:
         submitit = _import_submitit()
-        folder = Dataset.open(job.dataset).features_folder(job.name)
+        folder = _shared_folder(job)
         ready = describe_local(job)
         units = _drain(queue(ready), emit)
         emit(Event(kind="ready", worker="slurm", text=f"a login node; the tasks use {job.options.device}"))
@@ -125,7 +125,7 @@ class SlurmExecutor:
 
     def script(self, job: Job, *, queue: Callable[[Ready], UnitQueue], workers: int | None) -> str:
         """A plain array script and its dependent step, for those who submit by hand."""
-        folder = Dataset.open(job.dataset).features_folder(job.name)
+        folder = _shared_folder(job)
         units = _drain(queue(describe_local(job)), lambda event: None)
         tasks = min(workers or DEFAULT_TASKS, max(len(units), 1))
         write_job(folder, job, units, tasks=tasks, driver=False)
@@ -267,6 +267,15 @@ def _drain(queue: UnitQueue, emit: Emit) -> list[Unit]:
     while (assignment := queue.take("slurm")) is not None:
         units.append(assignment.unit)
     return units
+
+
+def _shared_folder(job: Job) -> Path:
+    if "://" in job.dataset:
+        raise InputError(
+            f"{job.dataset}: the Slurm executor needs a data set on a file system that all nodes share; "
+            "image roots may be URLs"
+        )
+    return Dataset.open(job.dataset).features_folder(job.name)
 
 
 def _logs(folder: Path) -> Path:

@@ -14,6 +14,7 @@ from .extract_events import Job
 from .extract_options import ExtractOptions, check_name, default_name
 from .extract_state import check_same_request, finished_units, read_state
 from .plan import Unit, plan_units
+from .remote_dataset import location_of, mirror_of
 
 LONG_UNIT_SECONDS = 3600.0  # a kill costs up to this much per worker; more deserves a word
 
@@ -92,15 +93,14 @@ def estimate_extraction(
     name = check_name(name or default_name(options.model))
     folder = dataset.features_folder(name)
     units = plan_units(dataset, shard_size=options.shard_size, splits=splits)
+    mirror_of(dataset, name).pull()
     state = read_state(folder)
     done: dict[str, Any] = {}
     if state is not None:
         check_same_request(folder, state, options.identity())
         done = finished_units(folder, units, fingerprint=state.fingerprint)
     todo = [unit for unit in units if unit.shard not in done or (retry_failed and done[unit.shard].reasons)]
-    probe = probe_local(
-        Job(dataset=str(dataset.root.resolve()), name=name, options=options), (todo or units)[0]
-    )
+    probe = probe_local(Job(dataset=location_of(dataset), name=name, options=options), (todo or units)[0])
     images = sum(unit.images for unit in todo)
     row_bytes = sum(column.row_bytes for column in options.feature_spec(probe.description).layout())
     worked = probe.images - probe.failed

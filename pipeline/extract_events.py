@@ -18,6 +18,7 @@ class Job:
     name: str
     options: ExtractOptions
     retry: bool = False  # of units that are done, do the failed images again
+    scratch: str | None = None  # where shards of a remote data set are prepared, on the driver's machine
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -25,6 +26,7 @@ class Job:
             "name": self.name,
             "options": self.options.to_json(),
             "retry": self.retry,
+            "scratch": self.scratch,
         }
 
     @classmethod

@@ -29,6 +29,7 @@ from .folder_lock import folder_lock
 from .leftovers import remove_leftovers
 from .live_view import SilentView, Tally, View
 from .plan import Unit, plan_units, unit_images
+from .remote_dataset import location_of, mirror_of, scratch_of
 from .shard_writer import ShardWriter
 from .unit_queue import UnitQueue
 
@@ -146,7 +147,15 @@ class _Extraction:
         view: View,
     ) -> None:
         self.dataset, self.name, self.options = dataset, name, options
-        self.job = Job(dataset=str(dataset.root.resolve()), name=name, options=options, retry=retry_failed)
+        self.job = Job(
+            dataset=location_of(dataset),
+            name=name,
+            options=options,
+            retry=retry_failed,
+            scratch=scratch_of(dataset),
+        )
+        self._mirror = mirror_of(dataset, name)
+        self._mirror.pull()
         self.folder = dataset.features_folder(name)
         self._retry, self._max_errors, self._view = retry_failed, max_errors, view
         self._plan = plan_units(dataset, shard_size=options.shard_size)
@@ -245,6 +254,7 @@ class _Extraction:
             spec=self.options.feature_spec(self._state.description),
             expected_shards=list(self._finished),
         )
+        self._mirror.push_index()
 
     def _run_queue(self, executor: Executor, workers: int | None) -> dict[str, str]:
         """One pass over what is to be done -> the units that were given up, and why."""
@@ -254,6 +264,7 @@ class _Extraction:
         assert self._now.queue is not None
         assert self._state is not None
         quarantined = record_quarantined(self.dataset, self.job, self._state, self._now.queue)
+        self._mirror.pull()
         self._look_at(self._wanted)
         return quarantined
 
@@ -272,6 +283,7 @@ class _Extraction:
                 spec=self.options.feature_spec(ready.description),
                 provenance=provenance(self.options, ready.description),
             )
+            self._mirror.push_state()
         if ready.fingerprint != self._state.fingerprint:
             raise MismatchError(
                 f"{self.folder}: begun with another version of {self.options.model!r} than "
@@ -323,4 +335,5 @@ def record_quarantined(dataset: Dataset, job: Job, state: ExtractState, queue: U
             for row in unit_images(dataset, unit):
                 writer.fail(row.image_id, f"unit given up: {reason}")
             writer.commit()
+        mirror_of(dataset, job.name).push(unit.shard)
     return {shard: reason for shard, (_, reason) in queue.quarantined.items()}

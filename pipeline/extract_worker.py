@@ -23,6 +23,7 @@ from .extract_options import ExtractOptions
 from .extract_setup import build_from_options, choose_device, describe, features_fingerprint, provenance
 from .feature_index import finished_marker
 from .plan import Unit, unit_images
+from .remote_dataset import mirror_of
 from .shard_reader import Shard
 from .shard_writer import ShardWriter
 
@@ -65,6 +66,7 @@ class ExtractWorker:
         self.options = options
         self._dataset = dataset
         self._folder = dataset.features_folder(name)
+        self._mirror = mirror_of(dataset, name)
         self._waited = 0.0
         self.device = choose_device(options.device)
         self.extractor = build_from_options(options, device=self.device)
@@ -128,6 +130,7 @@ class ExtractWorker:
             # Somebody else may have done a straggler's unit meanwhile: its marker vouches for the same bytes.
             done = None if retry else finished_marker(self._folder, unit.shard, expected)
             size = (done or writer.commit())["bytes"]
+        self._mirror.push(unit.shard)
         return UnitStats(
             shard=unit.shard,
             images=writer.rows,
@@ -152,6 +155,7 @@ class ExtractWorker:
 
     def _finished_rows(self, unit: Unit, expected: str) -> dict[int, dict[str, npt.NDArray[Any]]]:
         """Image id -> its stored row, where the unit has been done before."""
+        self._mirror.fetch(unit.shard)
         marker = finished_marker(self._folder, unit.shard, expected)
         if marker is None:
             return {}

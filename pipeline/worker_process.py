@@ -17,10 +17,10 @@ from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 from ..errors import CampError, StorageError
-from ..manifests.dataset import Dataset
 from .extract_options import ExtractOptions
 from .extract_worker import ExtractWorker
 from .plan import Unit
+from .remote_dataset import open_dataset, worker_scratch
 
 MAX_HANGING = 8  # threads lost to endless decodes before a fresh process is better
 
@@ -34,7 +34,11 @@ def main() -> int:
     job = messages.get()
     options = ExtractOptions.from_json(job["options"])
     try:
-        worker = ExtractWorker(Dataset.open(job["dataset"]), name=job["name"], options=options)
+        worker = ExtractWorker(
+            open_dataset(job["dataset"], scratch=worker_scratch(job["scratch"])),
+            name=job["name"],
+            options=options,
+        )
         limit_threads(options.threads)
     except Exception as error:
         send(error_event(error, fatal=True))

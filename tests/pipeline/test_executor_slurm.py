@@ -191,10 +191,12 @@ PartitionName=high Nodes=localhost PriorityTier=10 PreemptMode=OFF MaxTime=60
     def _until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 60
         while not condition():
-            assert time.monotonic() < deadline, "Slurm did not start"
+            assert time.monotonic() < deadline, "Slurm does not answer"
             time.sleep(0.2)
 
     def stop(self) -> None:
+        self.ask("scancel", "--user=root")
+        self._until(lambda: not self.ask("squeue", "--noheader"))
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:
@@ -216,7 +218,6 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[Slurm]:
     try:
         yield started
     finally:
-        started.ask("scancel", "--user=root")
         started.stop()
         shutil.rmtree(folder)
 
