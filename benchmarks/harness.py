@@ -57,6 +57,12 @@ def machine() -> dict[str, Any]:
     return facts
 
 
+def peak_megabytes() -> float:
+    """The most memory this process has held so far; getrusage would count its parent's before the start."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) / 1024
+
+
 def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from harness import Result, arguments, interleaved
+from harness import Result, arguments, interleaved, peak_megabytes
 
 from camp.vocab.tokenizer import open_tokenizer
 from camp.vocab.vectors import WordVectors, load_vectors
@@ -48,10 +47,10 @@ def read_lines(path: Path) -> int:
 def measure_memory(path: Path, rows: int) -> None:
     """In a process of its own: how much more than before it needs at most."""
     vocabulary = wanted_vocabulary(rows)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_megabytes()
     vectors = load_vectors(path, vocabulary=vocabulary)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"grown": (after - before) / 1024, "result": vectors.matrix.nbytes / 2**20}))
+    after = peak_megabytes()
+    print(json.dumps({"grown": after - before, "result": vectors.matrix.nbytes / 2**20}))
 
 
 def main() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 from collections import Counter
@@ -13,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nltk
-from harness import Result, arguments, interleaved
+from harness import Result, arguments, interleaved, peak_megabytes
 from nltk.tokenize import word_tokenize
 
 from camp.vocab.counting import CHUNK_CAPTIONS, TokenCounts, count_tokens
@@ -89,10 +88,10 @@ def measure_streaming() -> None:
             yield [f"{caption[:-1]} {number}" for caption in sample]
 
     count_tokens([sample], tokenizer=tokenizer)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_megabytes()
     counts = count_tokens(stream(), tokenizer=tokenizer)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"captions": counts.captions, "megabytes": (after - before) / 1024}))
+    after = peak_megabytes()
+    print(json.dumps({"captions": counts.captions, "megabytes": after - before}))
 
 
 def main() -> None:
