@@ -136,7 +136,8 @@ class UnitQueue:
         if given_up:
             self.quarantined[shard] = (unit, reason)
         else:
-            self._pending.append(unit)  # at the end: the others are more likely to succeed
+            # At once: its further attempts follow each other, and at the end everybody would wait for them.
+            self._pending.appendleft(unit)
         return given_up
 
     def _forget(self, shard: str) -> None:
