@@ -34,7 +34,7 @@ from .detectron2_models import (
     vg_model,
 )
 from .extractor import Extractor, Photograph, RegionPolicy
-from .region_head import CHUNK
+from .region_head import GPU_CHUNK
 from .resizing import check_sizes, resize
 from .vg_detector import PORTS, BoxPredictor, Sizes
 from .vg_r101_c4 import NAME, read_names
@@ -51,7 +51,7 @@ class Detectron2:
         cfg: Any,
         *,
         policy: RegionPolicy,
-        chunk: int = CHUNK,
+        chunk: int = GPU_CHUNK,
         attributes: BoxPredictor | None = None,
         class_names: Sequence[str] | None = None,
         attribute_names: Sequence[str] | None = None,
@@ -151,7 +151,7 @@ def build(
     compile: bool,
     min_size: int | None = None,
     max_size: int | None = None,
-    chunk: int = CHUNK,
+    chunk: int = GPU_CHUNK,
     class_names: str | None = None,
     attribute_names: str | None = None,
 ) -> Extractor:

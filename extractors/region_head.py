@@ -13,7 +13,8 @@ from .proposals import STRIDE
 from .roi_max_pool import CELLS, SIDE, RangeMaxima
 from .winograd_head import WinogradHead
 
-CHUNK = 60  # five equal chunks of the usual 300 boxes, about 0.4 GB
+# Both divide the usual 300 boxes. A CPU likes what fits its cache (60 take 10% longer), a GPU likes many.
+CPU_CHUNK, GPU_CHUNK = 20, 100
 
 RegionHead = Callable[[Tensor, Tensor], Tensor]
 """Feature map (1, C, h, w) and boxes (R, 4) in pixels of the image -> features (R, D)."""
@@ -23,7 +24,7 @@ class ConvolutionHead:
     """res5 as it is written: on a GPU, and as the yardstick of everything faster."""
 
     def __init__(
-        self, res5: nn.Module, *, chunk: int = CHUNK, pad: bool = False, channels_last: bool = True
+        self, res5: nn.Module, *, chunk: int = GPU_CHUNK, pad: bool = False, channels_last: bool = True
     ) -> None:
         self._res5, self._chunk, self._pad = res5, chunk, pad
         self._format = torch.channels_last if channels_last else torch.contiguous_format
@@ -41,7 +42,7 @@ class MatrixHead:
     """The same function as matrix products: on a CPU."""
 
     def __init__(
-        self, products: Callable[[Tensor], Tensor], *, chunk: int = CHUNK, pad: bool = False
+        self, products: Callable[[Tensor], Tensor], *, chunk: int = CPU_CHUNK, pad: bool = False
     ) -> None:
         self._products, self._chunk, self._pad = products, chunk, pad
 
@@ -51,8 +52,11 @@ class MatrixHead:
         return torch.cat([self._products(maxima.pool(part))[:count] for part, count in chunks])
 
 
-def fast_head(res5: nn.Sequential, *, device: torch.device, compile: bool, chunk: int = CHUNK) -> RegionHead:
+def fast_head(
+    res5: nn.Sequential, *, device: torch.device, compile: bool, chunk: int | None = None
+) -> RegionHead:
     """A folded res5 -> its fastest form on the device. Compiling happens here, not in the first image."""
+    chunk = chunk or (CPU_CHUNK if device.type == "cpu" else GPU_CHUNK)
     channels = next(res5.parameters()).shape[1]
     if device.type == "cpu":
         products: nn.Module = WinogradHead(res5)

@@ -21,7 +21,7 @@ from .proposals import (
     decode,
     propose,
 )
-from .region_head import CHUNK, ConvolutionHead, RegionHead, fast_head
+from .region_head import ConvolutionHead, RegionHead, fast_head
 from .resnet_c4 import BLOCKS, ResNetC4, fold, res5
 
 REGRESSION_WEIGHTS = (10.0, 10.0, 5.0, 5.0)
@@ -129,7 +129,7 @@ class VgDetector(nn.Module):
         self.register_buffer("anchors", cell_anchors() if anchors is None else anchors, persistent=False)
         self.region_head: RegionHead = ConvolutionHead(self.roi_heads.res5, channels_last=False)
 
-    def optimise(self, *, device: torch.device, compile: bool = False, chunk: int = CHUNK) -> None:
+    def optimise(self, *, device: torch.device, compile: bool = False, chunk: int | None = None) -> None:
         """Fold the norms, choose layouts, move to the device: the same function, sooner."""
         fold(self)
         self.requires_grad_(False)

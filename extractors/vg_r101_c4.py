@@ -18,7 +18,6 @@ from ..errors import InputError
 from ..schema import Regions
 from .detections import Detections, choose_regions
 from .extractor import Extractor, Photograph, RegionPolicy
-from .region_head import CHUNK
 from .resizing import check_sizes, resize
 from .vg_detector import Sizes, VgDetector
 from .vg_weights import Origin, build_detector, load_vg_detector, random_state
@@ -127,7 +126,7 @@ def build(
     max_size: int = MAX_SIZE,
     upscale: bool = True,
     precision: str = "float32",
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     class_names: str | None = None,
     attribute_names: str | None = None,
 ) -> Extractor:

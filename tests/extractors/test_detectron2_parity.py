@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from camp.errors import InputError, MissingPackageError
 from camp.extractors.build import build_extractor
@@ -37,6 +38,17 @@ def photograph(width: int, height: int) -> Photograph:
     return Photograph(np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)))
 
 
+def same_boxes(found: Tensor, expected: Tensor) -> Tensor:
+    """The row of each expected box. Of two whose scores are equal but for rounding, either may come first."""
+    assert found.shape == expected.shape
+    distance, row = torch.cdist(expected, found, p=float("inf")).min(1)
+    assert float(distance.max()) < 2e-3  # pixels: the rounding of another order of additions
+    assert len(row.unique()) == len(found)
+    moved = (row - torch.arange(len(row))).abs()
+    assert int((moved > 0).sum()) < len(row) / 10
+    return row
+
+
 @pytest.fixture(scope="module")
 def pair() -> tuple[VgR101C4, Detectron2]:
     policy = RegionPolicy(with_labels=True, with_both_boxes=True)
@@ -57,17 +69,15 @@ def test_both_backends_see_the_same(pair: tuple[VgR101C4, Detectron2], width: in
     prepared = ours.prepare(photo)
     np.testing.assert_array_equal(prepared, theirs.prepare(photo))
     found, expected = ours.detect(prepared), theirs.detect(prepared)
-    assert found.proposals.shape == expected.proposals.shape
     assert len(found.proposals) > 100
-    # The same boxes in the same order; their corners differ by the rounding of another order of additions.
-    torch.testing.assert_close(found.proposals, expected.proposals, rtol=0, atol=1e-3)
-    error = (found.features - expected.features).norm(dim=1) / expected.features.norm(dim=1)
+    row = same_boxes(found.proposals, expected.proposals)
+    error = (found.features[row] - expected.features).norm(dim=1) / expected.features.norm(dim=1)
     assert float(error.max()) < 1e-5  # the promise is 1e-4
-    torch.testing.assert_close(found.scores, expected.scores, rtol=1e-3, atol=1e-7)
-    torch.testing.assert_close(found.regressed, expected.regressed, rtol=0, atol=1e-2)
+    torch.testing.assert_close(found.scores[row], expected.scores, rtol=1e-3, atol=1e-7)
+    torch.testing.assert_close(found.regressed[row], expected.regressed, rtol=0, atol=1e-2)
     assert found.attribute_scores is not None
     assert expected.attribute_scores is not None
-    torch.testing.assert_close(found.attribute_scores, expected.attribute_scores, rtol=1e-3, atol=1e-7)
+    torch.testing.assert_close(found.attribute_scores[row], expected.attribute_scores, rtol=1e-3, atol=1e-7)
 
 
 @needs_detectron2
@@ -86,10 +96,12 @@ def test_both_backends_choose_the_same(pair: tuple[VgR101C4, Detectron2]) -> Non
             found, expected = (
                 choose_regions(one, policy, original=(300, 280), resized=size) for one in detected
             )
-            np.testing.assert_allclose(found.boxes, expected.boxes, atol=1e-2)
-            np.testing.assert_allclose(found.features, expected.features, rtol=1e-4, atol=1e-5)
-            np.testing.assert_array_equal(found.classes, expected.classes)
-            np.testing.assert_array_equal(found.attributes, expected.attributes)
+            row = same_boxes(torch.from_numpy(found.boxes), torch.from_numpy(expected.boxes)).numpy()
+            np.testing.assert_allclose(found.features[row], expected.features, rtol=1e-4, atol=1e-5)
+            assert found.classes is not None
+            np.testing.assert_array_equal(found.classes[row], expected.classes)
+            assert found.attributes is not None
+            np.testing.assert_array_equal(found.attributes[row], expected.attributes)
 
 
 @needs_detectron2
@@ -128,7 +140,7 @@ def test_any_faster_rcnn_of_the_zoo(config: str, dim: int, tmp_path: Path) -> No
     (regions,) = model.extract([prepared], [(200, 150)])
     again, third = model.extract([prepared, prepared], [(200, 150)] * 2)
     assert regions.features.shape[1] == model.dim == dim
-    assert 4 <= len(regions.features) <= 9
+    assert 1 <= len(regions.features) <= 9  # random weights propose little
     assert regions.classes is not None
     np.testing.assert_array_equal(again.features, regions.features)
     np.testing.assert_array_equal(third.features, regions.features)
