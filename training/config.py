@@ -9,7 +9,6 @@ from typing import Any
 OPTIMIZERS = ("adam", "adamw", "adamax", "sgd")
 PRECISIONS = ("float32", "bfloat16", "float16")
 EPOCH_UNITS = ("image", "caption")
-LOSSES = ("bce_hardest", "bce_all", "ranking_hardest", "ranking_all", "annealed")
 REDUCTIONS = ("sum", "mean")
 
 
@@ -41,10 +40,13 @@ class LossConfig:
     margin: float = 0.2
     reduction: str = "sum"
     of_probabilities: bool = False
+    rate: float = 0.991  # of the annealed losses: the closer to 1, the later the hardest negatives rule
 
     def problems(self) -> list[str]:
+        from ..models.losses import LOSSES
+
         return [
-            *one_of("name", self.name, LOSSES),
+            *one_of("name", self.name, tuple(LOSSES)),
             *one_of("reduction", self.reduction, REDUCTIONS),
             *at_least("margin", self.margin, 0),
         ]

@@ -100,6 +100,7 @@ class Trainer:
             margin=config.loss.margin,
             reduction=config.loss.reduction,
             of_probabilities=config.loss.of_probabilities,
+            rate=config.loss.rate,
         )
         self.standing = Standing()
         self.average = AveragedWeights(model, decay=config.run.ema) if config.run.ema else None
