@@ -34,7 +34,13 @@ _EXPORT = click.Tuple([click.Choice(VOCAB_FORMATS), FILE])
 @click.option("--vectors", type=FILE, help="GloVe txt/gz/zip, word2vec txt/bin, npy or torchtext cache.")
 @click.option("--vectors-member", metavar="NAME", help="Which file of a zip.")
 @click.option("--vectors-words", type=FILE, help="The words of an npy, one per line [default: beside it].")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the rows that have no vector.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of the rows that have no vector.",
+)
 @click.option("--max-words", type=click.IntRange(min=1), help="Cut the stored captions [default: never].")
 @click.option(
     "--export",
