@@ -58,6 +58,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_readme_lists_every_command() -> None:
     text = (ROOT / "README.md").read_text()
-    missing = [f"camp-data {name}" for name in camp_data.lazy if f"{name}" not in text]  # type: ignore[attr-defined]
-    missing += [f"camp {name}" for name in camp.lazy if f"camp {name}" not in text]  # type: ignore[attr-defined]
+    missing = [f"camp-data {name}" for name in camp_data.lazy if f"{name}" not in text]
+    missing += [f"camp {name}" for name in camp.lazy if f"camp {name}" not in text]
     assert missing == []
