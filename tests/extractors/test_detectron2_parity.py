@@ -43,7 +43,7 @@ def same_boxes(found: Tensor, expected: Tensor) -> Tensor:
     assert found.shape == expected.shape
     distance, row = torch.cdist(expected, found, p=float("inf")).min(1)
     assert float(distance.max()) < 2e-3  # pixels: the rounding of another order of additions
-    assert len(row.unique()) == len(found)
+    assert len(row.unique()) == len(found)  # type: ignore[no-untyped-call]
     moved = (row - torch.arange(len(row))).abs()
     assert int((moved > 0).sum()) < len(row) / 10
     return row

@@ -111,7 +111,7 @@ def broken(change: dict[str, Any]) -> list[Any]:
     return [karpathy_image(0), {**karpathy_image(1), **change}]
 
 
-BAD = {
+BAD: dict[str, tuple[bytes | list[Any], str]] = {
     "not JSON": (b"\x89PNG", "not a caption file|invalid UTF-8"),
     "cut off": (b'{"images": [{"filename": "a.jpg", "spl', "not valid JSON"),
     "a list": (b"[1, 2]", "found '\\[1, 2\\]', expected a JSON object"),
