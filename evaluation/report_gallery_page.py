@@ -23,10 +23,10 @@ def explained_pairs(pairs: Sequence[tuple[int, int, int]], gallery: Gallery) -> 
         )
     if not blocks:
         return ""
-    about = (
-        "Each photograph with its own caption and with another image’s. Choose a word to light the regions "
-        "it reads, or a region to see what it is and which words it reads."
-    )
+    about = "Each photograph with its own caption and with another image’s. Choose a region to see what it is"
+    if any(pair["regionAttention"] is not None for pair in gallery.pairs.values()):
+        about += " and which words it reads, or a word to light the regions that it reads"
+    about += "."
     return f'<p class="muted">{about}</p>{"".join(blocks)}'
 
 
