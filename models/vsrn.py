@@ -18,7 +18,7 @@ from .encoders import RegionEncoder, WordEncoder, last_state, unit
 from .matcher import Matcher
 from .normalisation import MaskedBatchNorm
 
-CAPTIONER_DIM, CAPTIONER_DROPOUT = 512, 0.2
+CAPTIONER_DROPOUT = 0.2
 
 
 class RegionReasoning(nn.Module):
@@ -72,9 +72,8 @@ def _unit_channels(X: Tensor, mask: Tensor) -> Tensor:
 class Captioner(nn.Module):
     """Reasoned regions (n, R, d), their mask and captions -> mean negative log-likelihood of a caption."""
 
-    def __init__(self, *, vocab_size: int, word_dim: int, dim: int) -> None:
+    def __init__(self, *, vocab_size: int, word_dim: int, dim: int, hidden: int) -> None:
         super().__init__()
-        hidden = CAPTIONER_DIM
         self.reduce = nn.Linear(dim, hidden)
         self.dropout = nn.Dropout(CAPTIONER_DROPOUT)
         self.reader = nn.GRU(hidden, hidden, batch_first=True)
@@ -88,7 +87,7 @@ class Captioner(nn.Module):
     def forward(self, regions: Tensor, mask: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
         """One row of regions per caption; each word is written from the true ones before it."""
         counts = mask.sum(dim=1).clamp_min(1)
-        read, _ = self.reader(self.dropout(self.reduce(regions)))  # (n, R, 512), padding last
+        read, _ = self.reader(self.dropout(self.reduce(regions)))  # (n, R, hidden), padding last
         state = last_state(read, counts)
         keys = self.attend_regions(read)
         words = self.dropout(self.embed(tokens))
@@ -102,7 +101,7 @@ class Captioner(nn.Module):
             states.append(state)
         if not states:
             return state.sum() * 0  # captions of one word have no next one
-        written = torch.stack(states, dim=1)[real[:, 1 : len(states) + 1]]  # (words, 512)
+        written = torch.stack(states, dim=1)[real[:, 1 : len(states) + 1]]  # (words, hidden)
         targets = tokens[:, 1 : len(states) + 1][real[:, 1 : len(states) + 1]]
         return F.cross_entropy(self.out(written), targets, reduction="sum") / len(tokens)
 
@@ -121,6 +120,7 @@ class Vsrn(Matcher):
         steps: int = 4,
         final_norm: bool = False,
         caption_weight: float = 1.0,
+        captioner_dim: int = 512,
         compat: bool = False,
     ) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class Vsrn(Matcher):
             vocab_size=vocab_size, word_dim=word_dim, dim=dim, vectors=vectors, bidirectional=False
         )
         if caption_weight:
-            self.aux = Captioner(vocab_size=vocab_size, word_dim=word_dim, dim=dim)
+            self.aux = Captioner(vocab_size=vocab_size, word_dim=word_dim, dim=dim, hidden=captioner_dim)
 
     def encode_image(
         self, regions: Tensor, mask: Tensor | None = None, boxes: Tensor | None = None

@@ -58,6 +58,8 @@ def make_model() -> MakeModel:
         sizes: dict[str, object] = {"region_dim": REGION_DIM, "word_dim": WORD_DIM, "dim": DIM}
         if name == "camp":
             sizes["affinity_dim"] = 3
+        if name == "vsrn":
+            sizes["captioner_dim"] = 6
         torch.manual_seed(seed)
         model = build_model(name, vocab_size=vocab_size, options=sizes | options).double()
         with torch.no_grad():

@@ -172,3 +172,20 @@ def test_half_precision_features_are_accepted(model: Matcher, batch: Batch) -> N
     half = model.eval().float().encode_image(batch.regions.half(), batch.region_mask, batch.boxes.float())
     assert torch.isfinite(half.local).all()
     assert torch.isfinite(half.glob).all()
+
+
+def test_bfloat16_autocast_trains_and_scores(model: Matcher, batch: Batch) -> None:
+    model.float()
+    step = two_pass_step(
+        model,
+        batch,
+        loss=build_loss("annealed"),
+        step=40,
+        autocast=lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+        chunk_bytes=20_000,
+    )
+    assert step.scores.dtype == torch.float32
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None, name
+            assert bool(torch.isfinite(parameter.grad).all()), name

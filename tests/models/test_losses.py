@@ -69,8 +69,8 @@ def test_annealed_bce_goes_from_all_negatives_to_the_hardest() -> None:
     scores, pairs = torch.randn(4, 5, dtype=torch.float64), pairs_of(4, [0, 1, 2, 3, 0])
     annealed = LOSSES["bce_annealed"]
     assert float(annealed(scores, pairs, 10**6)) == pytest.approx(float(LOSSES["bce_hardest"](scores, pairs)))
-    drawn = [float(annealed(scores, pairs, step, rate=1.0)) for step in range(3000)]
-    assert sum(drawn) / 3000 == pytest.approx(float(LOSSES["bce_all"](scores, pairs)), rel=0.01)
+    drawn = [float(annealed(scores, pairs, step, rate=1.0)) for step in range(500)]
+    assert sum(drawn) / 500 == pytest.approx(float(LOSSES["bce_all"](scores, pairs)), rel=0.03)
     assert drawn[7] == float(annealed(scores, pairs, 7, rate=1.0))
     assert len(set(drawn)) > 10
 

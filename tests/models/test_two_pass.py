@@ -125,15 +125,3 @@ def test_training_step_takes_two_passes_where_one_does_not_fit(make_model: Any, 
     assert training_step(make_model("camp"), batch, loss=loss).scored_again == 100  # one pass has them all
     assert training_step(make_model("camp"), batch, loss=loss, chunk_bytes=50_000).scored_again <= 30
     assert training_step(make_model("base"), batch, loss=loss, chunk_bytes=50_000).scored_again == 100
-
-
-def test_bfloat16_autocast_trains(make_model: Any, make_batch: Any) -> None:
-    model, batch = make_model("camp").float(), make_batch()
-
-    def autocast() -> torch.autocast:
-        return torch.autocast("cpu", dtype=torch.bfloat16)
-
-    step = two_pass_step(model, batch, loss=build_loss("bce_hardest"), autocast=autocast)
-    assert step.scores.dtype == torch.float32
-    assert all(bool(torch.isfinite(value).all()) for value in gradients(model).values())
-    assert set(gradients(model)) == {name for name, _ in model.named_parameters()}
