@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +35,10 @@ def no_leaked_threads() -> Iterator[None]:
         thread.join(timeout=5)
     assert not [thread for thread in leaked if thread.is_alive()]
 
+
+# A shell without job control starts background commands with Ctrl-C ignored, and they hand that down: tests
+# that interrupt a child need it to listen.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MakeDataset = Callable[..., Dataset]
 
