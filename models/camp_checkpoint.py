@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import InputError, MismatchError
 from .camp_official import CampOfficial
+from .matcher import Matcher
 
 _WRAPPER = "module."  # what nn.DataParallel puts before every name
 
@@ -80,16 +82,19 @@ class KeyReport:
         return found
 
 
-def rename_keys(parts: Sequence[Mapping[str, Tensor]]) -> tuple[dict[str, Tensor], KeyReport]:
-    """The three state dicts of a checkpoint -> one in our names, and the report."""
-    if len(parts) != len(PARTS):
+def rename_keys(
+    parts: Sequence[Mapping[str, Tensor]], tables: Sequence[Mapping[str, str]] = PARTS
+) -> tuple[dict[str, Tensor], KeyReport]:
+    """The state dicts of a checkpoint, and per part their names -> ours: one state dict, and the report."""
+    names = PART_NAMES[: len(tables)]
+    if len(parts) != len(tables):
         raise InputError(
-            f"checkpoint with {len(parts)} state dicts, expected {len(PARTS)} (regions, words, head); "
+            f"checkpoint with {len(parts)} state dicts, expected {len(tables)} ({', '.join(names)}); "
             "is it of another model?"
         )
     state: dict[str, Tensor] = {}
     loaded, missing, unexpected = [], [], []
-    for part_name, part, keys in zip(PART_NAMES, parts, PARTS, strict=True):
+    for part_name, part, keys in zip(names, parts, tables, strict=True):
         bare = {name.removeprefix(_WRAPPER): tensor for name, tensor in part.items()}
         for theirs, ours in keys.items():
             if theirs in bare:
@@ -111,16 +116,27 @@ def camp_from_checkpoint(
     size.
     """
     state, report = rename_keys(parts)
+    model = CampOfficial(**checkpoint_sizes(state, vocab_size=vocab_size))
+    load_renamed(model, state)
+    return model, report
+
+
+def checkpoint_sizes(state: Mapping[str, Tensor], *, vocab_size: int) -> dict[str, Any]:
+    """A renamed state dict -> the sizes of its model, which every model takes as arguments."""
     sizes = ("image.fc.weight", "text.embed.tables.0.weight")
     if absent := [name for name in sizes if name not in state]:
-        raise InputError(f"checkpoint without {', '.join(absent)}; expected a released CAMP model")
+        raise InputError(f"checkpoint without {', '.join(absent)}; expected a released model")
     (dim, region_dim), (words, word_dim) = (tuple(state[name].shape) for name in sizes)
     if words != vocab_size:
         raise MismatchError(
             f"vocabulary of {vocab_size} words, the checkpoint's embedding has {words}; "
             "give the vocabulary file that was released with it"
         )
-    model = CampOfficial(vocab_size=words, region_dim=region_dim, word_dim=word_dim, dim=dim)
+    return {"vocab_size": words, "region_dim": region_dim, "word_dim": word_dim, "dim": dim}
+
+
+def load_renamed(model: Matcher, state: Mapping[str, Tensor]) -> None:
+    """Copy the tensors that are there into the model; shapes must fit."""
     own = model.state_dict()
     if wrong := [
         f"{name} {tuple(tensor.shape)} instead of {tuple(own[name].shape)}"
@@ -131,4 +147,3 @@ def camp_from_checkpoint(
     with torch.no_grad():
         for name, tensor in state.items():
             own[name].copy_(tensor)
-    return model, report

@@ -13,6 +13,7 @@ from camp.models.build import TABLE_3, build_model, model_options
 from camp.models.camp_checkpoint import PARTS, camp_from_checkpoint, rename_keys
 from camp.models.camp_official import CampOfficial
 from camp.models.losses import build_loss
+from camp.models.scan_checkpoint import bfan_from_checkpoint, scan_from_checkpoint
 
 VOCAB_SIZE, REGION_DIM, WORD_DIM, DIM = 11, 6, 5, 4
 
@@ -92,3 +93,19 @@ def test_checkpoints_that_do_not_fit_are_refused(official: CampOfficial) -> None
         camp_from_checkpoint(parts, vocab_size=VOCAB_SIZE)
     with pytest.raises(InputError, match=r"checkpoint without image\.fc\.weight"):
         camp_from_checkpoint([{}, parts[1], parts[2]], vocab_size=VOCAB_SIZE)
+
+
+def test_scan_checkpoints_are_two_encoders(official: CampOfficial) -> None:
+    parts = released(official)[:2]
+    scan, report = scan_from_checkpoint(parts, vocab_size=VOCAB_SIZE, options={"direction": "i2t"})
+    assert report.complete
+    assert scan.direction == "i2t"
+    assert sorted(scan.state_dict()) == sorted(name for keys in PARTS[:2] for name in keys.values())
+    assert torch.equal(scan.state_dict()["image.fc.weight"], official.state_dict()["image.fc.weight"])
+    bfan, _ = bfan_from_checkpoint(parts, vocab_size=VOCAB_SIZE)
+    assert torch.equal(bfan.state_dict()["text.rnn.bias_hh_l0"], official.state_dict()["text.rnn.bias_hh_l0"])
+    with pytest.raises(InputError, match=r"checkpoint with 3 state dicts, expected 2 \(regions, words\)"):
+        scan_from_checkpoint(released(official), vocab_size=VOCAB_SIZE)
+    one_way = [parts[0], {name: value for name, value in parts[1].items() if "reverse" not in name}]
+    _, report = scan_from_checkpoint(one_way, vocab_size=VOCAB_SIZE)
+    assert len(report.missing) == 4
