@@ -40,7 +40,7 @@ def main() -> None:
     result = Result("extract")
     # A small image and 64 regions, or the usual ones: the network behind the regions is most of the work.
     pixels, proposals = (picture(320, 240), 64) if options.quick else (picture(800, 600), 300)
-    result.row("peak memory, 600x1000, 300 regions", peak_memory(), "GB")
+    result.row(f"peak memory, 600x1000, {proposals} regions", peak_memory(proposals=proposals), "GB")
     selection(result)
     networks(result, pixels, proposals=proposals, compiled=not options.quick)
     result.finish(options.json)
@@ -68,8 +68,10 @@ def networks(result: Result, pixels: Pixels, *, proposals: int, compiled: bool) 
         error = disagreement(detect(pixels), expected)
         assert error < TOLERANCE, f"{name} differs by {error:.2g}"
         result.row(f"{name}: features differ by", error, "of their length")
-    best = interleaved(
-        {name: lambda detect=detect: detect(pixels) for name, detect in rivals.items()}, repeats=REPEATS
+    best = interleaved(  # warm already
+        {name: lambda detect=detect: detect(pixels) for name, detect in rivals.items()},
+        repeats=REPEATS,
+        warm_up=0,
     )
     for name, seconds in best.items():
         result.row(f"{name}, {len(expected.proposals)} regions", 1 / seconds, "images/s")
@@ -142,19 +144,19 @@ def selection(result: Result, *, regions: int = 300, classes: int = 1600) -> Non
     result.ratio("selection_loop", best["loop"] / best["at once"])
 
 
-def peak_memory() -> float:
+def peak_memory(*, proposals: int) -> float:
     """A process of its own that loads the model and extracts one image -> the most it ever held, in GB."""
     context = multiprocessing.get_context("spawn")
     queue: Any = context.Queue()
-    child = context.Process(target=_one_image, args=(queue,))
+    child = context.Process(target=_one_image, args=(queue, proposals))
     child.start()
     peak: float = queue.get()
     child.join()
     return peak
 
 
-def _one_image(queue: Any) -> None:
-    ours(random_state(Sizes(), seed=1), proposals=300, fast=True)(picture(1000, 600))
+def _one_image(queue: Any, proposals: int) -> None:
+    ours(random_state(Sizes(), seed=1), proposals=proposals, fast=True)(picture(1000, 600))
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         kilobytes = int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))

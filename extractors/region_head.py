@@ -30,10 +30,11 @@ class ConvolutionHead:
         self._format = torch.channels_last if channels_last else torch.contiguous_format
 
     def __call__(self, feature_map: Tensor, boxes: Tensor) -> Tensor:
-        feature_map = feature_map.contiguous()  # once, not in every chunk
+        # Once, not in every chunk; and in float32, because coordinates do not fit float16.
+        feature_map = feature_map.float().contiguous()
         features = []
         for part, count in _chunks(boxes, self._chunk, pad=self._pad):
-            pooled = roi_pool(feature_map, [part.to(feature_map.dtype)], SIDE, 1 / STRIDE)  # (n, C, 14, 14)
+            pooled = roi_pool(feature_map, [part], SIDE, 1 / STRIDE)  # (n, C, 14, 14)
             features.append(self._res5(pooled.contiguous(memory_format=self._format)).mean((2, 3))[:count])
         return torch.cat(features)
 

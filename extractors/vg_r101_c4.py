@@ -138,6 +138,8 @@ def build(
         )
     if precision not in PRECISIONS:
         raise InputError(f"precision is {precision!r}, expected one of {', '.join(PRECISIONS)}")
+    if precision != "float32" and torch.device(device).type == "cpu":
+        raise InputError(f"precision {precision} is for a GPU; on a CPU use float32")
     check_sizes(min_size, max_size)
     detector, origin = load_or_invent(weights, sha256=sha256)
     names = read_names(class_names, count=detector.sizes.classes, what="classes")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torchvision.ops import roi_pool
+from torchvision.ops import box_iou, roi_pool
 
 from camp.errors import InputError
 from camp.extractors.detections import Detections
@@ -247,6 +247,38 @@ def test_the_matrix_head_is_res5(small_sizes: Sizes) -> None:
     assert expected.shape == found.shape == (23, 256)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * float(expected.max()))
     assert none.shape == (0, 256)
+
+
+def test_the_form_for_a_gpu_is_the_same_function(small_sizes: Sizes) -> None:
+    fast = small(small_sizes)
+    fold(fast)
+    fast.region_head = fast_head(
+        fast.roi_heads.res5, device=torch.device("cuda"), compile=False
+    )  # runs anywhere
+    with torch.inference_mode():
+        expected = small(small_sizes).detect(image())
+        close(fast.detect(image()), expected)
+        boxes = expected.proposals
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            feature_map = fast.backbone(image())
+            features = fast.region_head(feature_map, boxes).float()
+            half = fast.detect(image())
+    assert feature_map.dtype == torch.bfloat16
+    error = (features - expected.features).norm(dim=1) / expected.features.norm(dim=1)
+    assert float(error.max()) < 0.05
+    assert half.scores.dtype == torch.float32
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_sees_what_a_cpu_sees(small_sizes: Sizes) -> None:
+    detector = small(small_sizes)
+    detector.optimise(device=torch.device("cuda"))
+    with torch.inference_mode():
+        found, expected = detector.detect(image().cuda()), small(small_sizes).detect(image())
+    overlap = box_iou(found.proposals.cpu(), expected.proposals).amax(1)
+    assert float((overlap > 0.99).float().mean()) > 0.9
+    assert float((found.features[0].cpu() - expected.features[0]).norm() / expected.features[0].norm()) < 1e-2
 
 
 @pytest.mark.slow

@@ -156,6 +156,7 @@ def test_the_config_decides_the_output(small_sizes: Sizes) -> None:
         ({}, "needs weights: --weights FILE"),
         ({"weights": "nowhere.pkl"}, "nowhere.pkl: no such weight file"),
         ({"weights": "random:0", "precision": "float8"}, "expected one of float32, float16, bfloat16"),
+        ({"weights": "random:0", "precision": "float16"}, "float16 is for a GPU"),
         ({"weights": "random:0", "min_size": 800, "max_size": 600}, "min-size 800 and max-size 600"),
         ({"weights": "random:0", "min_size": 4}, "expected 16 <= min-size"),
         ({"weights": "random:0", "batch": 4}, "no option 'batch'"),
