@@ -168,17 +168,25 @@ def test_a_browser_shows_it_and_a_click_opens_an_explanation(page: Any, tmp_path
     (tmp_path / "page.html").write_text(text, encoding="utf-8")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     assert CHROMIUM is not None
-    done = subprocess.run(
-        [CHROMIUM, *flags, "--enable-logging=stderr", "--window-size=1200,900", "--virtual-time-budget=20000",
-         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", (tmp_path / "page.html").as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-    )  # fmt: skip
-    console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
-    assert console == []
-    found = re.search(r"RESULT(.*?)END", done.stdout, re.S)
+    found = None
+    for milliseconds in (
+        20_000,
+        100_000,
+        500_000,
+    ):  # virtual time runs ahead of the decoders on a busy machine
+        done = subprocess.run(
+            [CHROMIUM, *flags, "--enable-logging=stderr", "--window-size=1200,900",
+             f"--virtual-time-budget={milliseconds}", f"--user-data-dir={tmp_path / 'profile'}",
+             "--dump-dom", (tmp_path / "page.html").as_uri()],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        )  # fmt: skip
+        console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+        assert console == []
+        if found := re.search(r"<pre>RESULT(.*?)END</pre>", done.stdout, re.S):
+            break
     assert found, done.stdout[-2000:]
     result = json.loads(found[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
     assert result["problems"] == []

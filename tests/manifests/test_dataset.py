@@ -99,10 +99,10 @@ class TestAppend:
     ) -> None:
         source = table(tmp_path / "more.jsonl", MORE)
 
-        def die(path: Path, content: bytes) -> None:
+        def die(path: Path, content: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("camp.manifests.dataset.write_atomic", die)
+        monkeypatch.setattr("camp.manifests.dataset.write_sealed", die)
         with pytest.raises(KeyboardInterrupt):
             append_dataset(dataset, source, format="table")
         monkeypatch.undo()

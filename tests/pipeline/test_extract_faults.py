@@ -63,7 +63,16 @@ class Saboteur(SilentView):
 
 
 def _children(parent: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+    """The workers of a process; it may have children of other kinds, such as a resource tracker."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(child) for child in children if _is_worker(child)]
+
+
+def _is_worker(process: str) -> bool:
+    try:
+        return b"worker_process" in Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:  # it ended in the meantime
+        return False
 
 
 def _kill_a_worker(event: Event) -> None:

@@ -95,6 +95,7 @@ def test_trouble_with_the_storage_is_one_sentence(
         open_dataset(f"file://{tmp_path}/nowhere")
     with pytest.raises(CampError, match=r"nosuch://x/y"):
         open_dataset("nosuch://x/y")
+    pytest.importorskip("submitit", reason="the package 'submitit' is not installed")
     dataset = make_photographs({"train": 2})
     with pytest.raises(InputError, match="needs a data set on a file system that all nodes share"):
         extract_features(
