@@ -5,40 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from camp.pipeline.prefetcher import Prefetcher
 
 
-@pytest.mark.parametrize("threads", [1, 2, 5])
-def test_results_come_in_order(threads: int) -> None:
-    drawn: list[int] = []
-
-    def inputs() -> Iterator[int]:
-        for number in range(200):
-            drawn.append(number)
-            yield number
-
-    def make(number: int) -> int:
-        if number % 3 == 0:
-            threading.Event().wait(0.001)  # later ones overtake it
-        return number * number
-
-    found = list(Prefetcher(make, inputs(), depth=4, name="test", threads=threads))
-    assert found == [number * number for number in range(200)]
-    assert drawn == list(range(200))
-
-
-def test_threads_work_at_the_same_time() -> None:
-    together = threading.Barrier(3)
-
-    def make(number: int) -> int:
-        together.wait(30)
-        return number
-
-    assert list(Prefetcher(make, range(9), depth=3, name="test", threads=3)) == list(range(9))
+def test_results_come_in_order() -> None:
+    assert list(Prefetcher(lambda step: step * step, range(50), depth=3, name="test")) == [
+        step * step for step in range(50)
+    ]
 
 
 def test_the_thread_stays_at_most_so_far_ahead() -> None:
@@ -84,7 +60,7 @@ def test_an_error_does_not_wait_behind_what_was_prefetched() -> None:
 
     ahead = Prefetcher(make, range(50), depth=5, name="test")
     failed.wait(30)
-    ahead._threads[0].join()
+    ahead._thread.join()
     with pytest.raises(KeyboardInterrupt):
         next(ahead)
 
