@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from ..errors import VerificationError
 from ..schema import CaptionRow, ImageRow
 
 IMAGES_SCHEMA = pa.schema(
@@ -71,6 +72,10 @@ class Manifest:
         )
         caption_counts = dict.fromkeys(image_counts, 0)
         for entry in self.captions.column("image_id").value_counts().to_pylist():
+            if entry["values"] not in split_of_image:
+                raise VerificationError(
+                    f"manifest: a caption belongs to image {entry['values']}, which is not there; import again"
+                )
             caption_counts[split_of_image[entry["values"]]] += entry["counts"]
         return {
             split: {"images": count, "captions": caption_counts[split]}

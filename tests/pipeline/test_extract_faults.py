@@ -130,7 +130,7 @@ def test_a_killed_driver_goes_on_where_it_stopped(
             break
         kills += 1
     assert code == 0, "killed every time: nothing gets done"
-    assert kills > 1
+    assert kills >= 1
     assert folder_bytes(folder) == expected
     assert not [path for path in folder.iterdir() if path.name.endswith(".tmp")]
 
