@@ -74,7 +74,7 @@ class Manifest:
         for entry in self.captions.column("image_id").value_counts().to_pylist():
             if entry["values"] not in split_of_image:
                 raise VerificationError(
-                    f"manifest: a caption belongs to image {entry['values']}, which is not there; import again"
+                    f"a caption belongs to image {entry['values']}, which is not there; import again"
                 )
             caption_counts[split_of_image[entry["values"]]] += entry["counts"]
         return {

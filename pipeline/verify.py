@@ -108,8 +108,11 @@ def _check_manifest(dataset: Dataset, result: Verification) -> dict[str, Ids] | 
         values, counts = np.unique(table[name].to_numpy(), return_counts=True)
         for value in values[counts > 1][:1].tolist():
             result.findings.append(Finding("manifest", f"{name} {value} more than once"))
-    if Manifest(images=images, captions=captions).split_counts() != dataset.counts:
-        result.findings.append(Finding(DATASET_FILE, "counts per split differ from the manifest's"))
+    try:
+        if Manifest(images=images, captions=captions).split_counts() != dataset.counts:
+            result.findings.append(Finding(DATASET_FILE, "counts per split differ from the manifest's"))
+    except VerificationError as error:
+        result.findings.append(Finding("manifest", str(error)))
     return {
         split: np.array(images.filter(pc.equal(images["split"], split))["image_id"].to_numpy(), np.int64)
         for split in dataset.splits
