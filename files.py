@@ -27,13 +27,14 @@ def canonical_json(value: Any) -> bytes:
 
 def fingerprint(value: Any) -> str:
     """A JSON value -> 32 hex digits that change when the value does."""
-    return hashlib.sha256(canonical_json(value)).hexdigest()[:32]
+    return _digest(canonical_json(value))
 
 
 def sealed(value: Mapping[str, Any]) -> bytes:
-    """A JSON object -> canonical JSON that carries the fingerprint of its fields."""
+    """A JSON object -> canonical JSON that carries a digest of its own bytes."""
     assert SEAL not in value
-    return canonical_json({**value, SEAL: fingerprint(dict(value))})
+    blank = canonical_json({**value, SEAL: ""})
+    return blank.replace(_seal_line(""), _seal_line(_digest(blank)))
 
 
 def unseal(content: bytes, *, source: object) -> dict[str, Any]:
@@ -41,13 +42,20 @@ def unseal(content: bytes, *, source: object) -> dict[str, Any]:
     try:
         value = json.loads(content)
         seal = value.pop(SEAL)
-        # The bytes count too: a changed space or an escaped letter leaves the fields as they were.
-        intact = seal == fingerprint(value) and content == canonical_json({**value, SEAL: seal})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise VerificationError(f"{source}: damaged, not a sealed JSON object ({error!r})") from None
-    if not intact:
+    if seal != _digest(content.replace(_seal_line(seal), _seal_line(""))):
         raise VerificationError(f"{source}: damaged, its content does not fit its seal")
     return dict(value)
+
+
+def _seal_line(seal: object) -> bytes:
+    # Only fields of the outermost object stand behind one space.
+    return f'\n "{SEAL}": "{seal}"'.encode()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def read_sealed(path: Path) -> dict[str, Any]:

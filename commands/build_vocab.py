@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import FILE, debug_option, json_option, print_json, say
-from .vocab_output import VOCAB_FORMATS, print_report, save_and_report, say_tokenizer, write_tokens
+from .vocab_output import (
+    VOCAB_FORMATS,
+    add_vectors,
+    check_vector_file,
+    print_report,
+    save_and_report,
+    say_tokenizer,
+    vector_options,
+    write_tokens,
+)
 
 if TYPE_CHECKING:
-    from ..vocab.vectors import WordVectors
     from ..vocab.vocabulary import Vocabulary
 
 _EXPORT = click.Tuple([click.Choice(VOCAB_FORMATS), FILE])
@@ -31,16 +39,7 @@ _EXPORT = click.Tuple([click.Choice(VOCAB_FORMATS), FILE])
 @click.option("--tokenizer", type=click.Choice(("nltk", "plain")), default="nltk", show_default=True)
 @click.option("--name", help="The vocabulary's name [default: default].")
 @click.option("--out", type=FILE, help="Caption files: where the vocabulary goes [default: vocab.json].")
-@click.option("--vectors", type=FILE, help="GloVe txt/gz/zip, word2vec txt/bin, npy or torchtext cache.")
-@click.option("--vectors-member", metavar="NAME", help="Which file of a zip.")
-@click.option("--vectors-words", type=FILE, help="The words of an npy, one per line [default: beside it].")
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Of the rows that have no vector.",
-)
+@vector_options
 @click.option("--max-words", type=click.IntRange(min=1), help="Cut the stored captions [default: never].")
 @click.option(
     "--export",
@@ -109,14 +108,12 @@ def command(
     matrix = None
     if vectors is not None:
         where = {"member": vectors_member, "words_file": vectors_words}
-        matrix = _add_vectors(path, vocabulary, vectors, seed=seed, where=where, report=report)
+        report["vectors"], matrix = add_vectors(path, vocabulary, vectors, seed=seed, where=where)
     if exports:
         from ..vocab.interchange import export_vocabulary
 
         for export_format, file in exports:
-            export_vocabulary(
-                vocabulary, file, format=export_format, matrix=None if matrix is None else matrix.matrix
-            )
+            export_vocabulary(vocabulary, file, format=export_format, matrix=matrix)
         report["exports"] = [{"format": kind, "file": str(file)} for kind, file in exports]
     print_json(report) if as_json else print_report(report)
 
@@ -124,10 +121,7 @@ def command(
 def _check_before_counting(
     vectors: Path | None, member: str | None, exports: tuple[tuple[str, Path], ...]
 ) -> None:
-    if vectors is not None:
-        from ..vocab.vector_streams import find_vector_file
-
-        find_vector_file(vectors, member=member)
+    check_vector_file(vectors, member)
     if any(kind == "torchtext" for kind, _ in exports):
         from ..vocab.torchtext_bridge import require_torchtext
 
@@ -163,22 +157,3 @@ def _from_files(
 
     vocabulary = build_vocabulary_from_files(files, progress=terminal_progress, **counting)
     return out, vocabulary, save_and_report(out, vocabulary)
-
-
-def _add_vectors(
-    path: Path,
-    vocabulary: Vocabulary,
-    source: Path,
-    *,
-    seed: int,
-    where: dict[str, Any],
-    report: dict[str, Any],
-) -> WordVectors:
-    from ..progress import terminal_progress
-    from ..vocab.vectors import load_vectors, save_vectors, vectors_file, vectors_name
-
-    vectors = load_vectors(source, vocabulary=vocabulary, seed=seed, progress=terminal_progress, **where)
-    file = vectors_file(path, vectors_name(Path(where["member"] or source)))
-    save_vectors(file, vectors, vocabulary=vocabulary)
-    report["vectors"] = {"file": str(file), "dim": vectors.dim, "coverage": vectors.coverage}
-    return vectors

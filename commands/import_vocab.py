@@ -7,7 +7,17 @@ from pathlib import Path
 import click
 
 from .options import DATASET, FILE, debug_option, json_option, print_json, say
-from .vocab_output import VOCAB_FORMATS, print_report, save_and_report, say_tokenizer, write_tokens
+from .vocab_output import (
+    VOCAB_FORMATS,
+    add_vectors,
+    check_vector_file,
+    print_report,
+    save_and_describe_vectors,
+    save_and_report,
+    say_tokenizer,
+    vector_options,
+    write_tokens,
+)
 
 
 @click.command()
@@ -22,6 +32,7 @@ from .vocab_output import VOCAB_FORMATS, print_report, save_and_report, say_toke
     show_default=True,
     help="What its captions were split with.",
 )
+@vector_options
 @click.option("--max-words", type=click.IntRange(min=1), help="Cut the stored captions [default: never].")
 @click.option(
     "--workers", type=click.IntRange(min=1), help="Processes [default: all cores when it takes long]."
@@ -34,6 +45,10 @@ def command(
     format: str,
     name: str | None,
     tokenizer: str,
+    vectors: Path | None,
+    vectors_member: str | None,
+    vectors_words: Path | None,
+    seed: int,
     max_words: int | None,
     workers: int | None,
     as_json: bool,
@@ -43,8 +58,8 @@ def command(
     from ..vocab.interchange import import_vocabulary
     from ..vocab.shelf import check_name, name_from_file
     from ..vocab.tokenizer import open_tokenizer
-    from ..vocab.vectors import save_vectors, vectors_file
 
+    check_vector_file(vectors, vectors_member)
     opened = Dataset.open(dataset)
     name = check_name(name or name_from_file(file))
     how = open_tokenizer(tokenizer)
@@ -55,12 +70,11 @@ def command(
     path = opened.vocab_file(name)
     report = save_and_report(path, imported.vocabulary)
     if imported.vectors is not None:
-        target = vectors_file(path, format)
-        save_vectors(target, imported.vectors, vocabulary=imported.vocabulary)
-        report["vectors"] = {
-            "file": str(target),
-            "dim": imported.vectors.dim,
-            "coverage": imported.vectors.coverage,
-        }
+        report["vectors"] = save_and_describe_vectors(
+            path, imported.vocabulary, imported.vectors, name=format
+        )
+    if vectors is not None:
+        where = {"member": vectors_member, "words_file": vectors_words}
+        report["vectors"], _ = add_vectors(path, imported.vocabulary, vectors, seed=seed, where=where)
     report["tokens"] = write_tokens(opened, name, max_words=max_words, workers=workers)
     print_json(report) if as_json else print_report(report)

@@ -7,14 +7,71 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .options import say
+from .options import FILE, Decorated, say
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from ..manifests.dataset import Dataset
     from ..vocab.tokenizer import Tokenizer
+    from ..vocab.vectors import WordVectors
     from ..vocab.vocabulary import Vocabulary
 
 VOCAB_FORMATS = ("scan-json", "pickle", "torchtext")
+
+
+def vector_options(function: Decorated) -> Decorated:
+    """--vectors and what belongs to it."""
+    for option in (
+        click.option(
+            "--seed",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            help="Of the rows that have no vector.",
+        ),
+        click.option(
+            "--vectors-words", type=FILE, help="The words of an npy, one per line [default: beside it]."
+        ),
+        click.option("--vectors-member", metavar="NAME", help="Which file of a zip."),
+        click.option(
+            "--vectors", type=FILE, help="GloVe txt/gz/zip, word2vec txt/bin, npy or torchtext cache."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def check_vector_file(vectors: Path | None, member: str | None) -> None:
+    """Find a mistake in --vectors before anything takes long."""
+    if vectors is not None:
+        from ..vocab.vector_streams import find_vector_file
+
+        find_vector_file(vectors, member=member)
+
+
+def add_vectors(
+    path: Path, vocabulary: Vocabulary, source: Path, *, seed: int, where: dict[str, Any]
+) -> tuple[dict[str, Any], npt.NDArray[np.float32]]:
+    """A file of vectors -> a matrix beside the vocabulary's file; its facts and itself."""
+    from ..progress import terminal_progress
+    from ..vocab.vectors import load_vectors, vectors_name
+
+    vectors = load_vectors(source, vocabulary=vocabulary, seed=seed, progress=terminal_progress, **where)
+    name = vectors_name(Path(where["member"] or source))
+    return save_and_describe_vectors(path, vocabulary, vectors, name=name), vectors.matrix
+
+
+def save_and_describe_vectors(
+    path: Path, vocabulary: Vocabulary, vectors: WordVectors, *, name: str
+) -> dict[str, Any]:
+    """A matrix -> a file beside the vocabulary's, and its facts."""
+    from ..vocab.vectors import save_vectors, vectors_file
+
+    file = vectors_file(path, name)
+    save_vectors(file, vectors, vocabulary=vocabulary)
+    return {"file": str(file), "dim": vectors.dim, "coverage": vectors.coverage}
 
 
 def say_tokenizer(tokenizer: Tokenizer) -> None:

@@ -89,9 +89,9 @@ def bce_annealed(scores: Tensor, pairs: Pairs, step: int = 0, *, rate: float = A
     """bce_hardest whose negatives are the hardest with probability τ = 1 - rate^step, else drawn evenly.
 
     A fresh model ranks by noise; pushing down only its hardest negatives undoes what the positives lift, and
-    the loss sits at chance. Negatives drawn evenly teach it first. In expectation this mixes bce_all and
-    bce_hardest, yet it never touches more than three pairs per caption. Draws are a pure function of the
-    step.
+    the loss can sit at chance for hundreds of steps. Negatives drawn evenly teach it first. In expectation
+    this mixes bce_all and bce_hardest, yet it never touches more than three pairs per caption. Draws are a
+    pure function of the step.
     """
     tau = 1 - rate**step
     generator = torch.Generator().manual_seed(step)

@@ -98,7 +98,7 @@ class LocalExecutor:
         """Start the workers, keep each busy, replace those that die, until the queue is finished."""
         pool = _Pool(job, queue, emit, devices=_visible_gpus(job.options))
         try:
-            pool.run(workers or default_workers(job.options))
+            pool.run(min(workers or default_workers(job.options), max(job.units, 1)))
         finally:
             pool.close()
 

@@ -209,6 +209,8 @@ class _Pool:
         if self._queue is not None:
             busy = sum(actor.shard is not None for actor in self._actors)
             target = min(target, busy + self._queue.waiting)
+        else:
+            target = min(target, max(self._job.units, 1))
         for _ in range(target - self._given_up - len(self._actors)):
             self._start()
 

@@ -18,6 +18,7 @@ class Job:
     name: str
     options: ExtractOptions
     retry: bool = False  # of units that are done, do the failed images again
+    units: int = 1  # how many there are at most
     scratch: str | None = None  # where shards of a remote data set are prepared, on the driver's machine
 
     def to_json(self) -> dict[str, Any]:
@@ -26,6 +27,7 @@ class Job:
             "name": self.name,
             "options": self.options.to_json(),
             "retry": self.retry,
+            "units": self.units,
             "scratch": self.scratch,
         }
 
@@ -73,4 +75,7 @@ class Executor(Protocol):
         """Whether idle workers may do a straggler's unit a second time."""
 
     def run(self, job: Job, *, queue: Callable[[Ready], UnitQueue], workers: int | None, emit: Emit) -> None:
-        """`queue` is called with every worker that is ready: it checks it, and gives the one queue."""
+        """`queue` is called with every worker that is ready: it checks it, and gives the one queue.
+
+        workers None is for the executor to decide, within job.units: more workers than units would be idle.
+        """

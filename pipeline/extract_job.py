@@ -147,13 +147,6 @@ class _Extraction:
         view: View,
     ) -> None:
         self.dataset, self.name, self.options = dataset, name, options
-        self.job = Job(
-            dataset=location_of(dataset),
-            name=name,
-            options=options,
-            retry=retry_failed,
-            scratch=scratch_of(dataset),
-        )
         self._mirror = mirror_of(dataset, name)
         self._mirror.pull()
         self.folder = dataset.features_folder(name)
@@ -164,6 +157,14 @@ class _Extraction:
         self._wanted = [unit for unit in self._plan if splits is None or unit.split in splits]
         if not self._wanted:
             raise InputError(f"{dataset.root}: no images to extract")
+        self.job = Job(
+            dataset=location_of(dataset),
+            name=name,
+            options=options,
+            retry=retry_failed,
+            units=len(self._wanted),
+            scratch=scratch_of(dataset),
+        )
         self._state = read_state(self.folder)
         if self._state is not None:
             check_same_request(self.folder, self._state, options.identity())
@@ -260,7 +261,8 @@ class _Extraction:
         """One pass over what is to be done -> the units that were given up, and why."""
         self._speculate = executor.speculate
         self._now = replace(self._now, queue=None)
-        executor.run(self.job, queue=self._queue_for, workers=workers, emit=self._handle)
+        job = replace(self.job, units=len(self._todo()))
+        executor.run(job, queue=self._queue_for, workers=workers, emit=self._handle)
         assert self._now.queue is not None
         assert self._state is not None
         quarantined = record_quarantined(self.dataset, self.job, self._state, self._now.queue)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,11 @@ FAILURES_SCHEMA = pa.schema(
 )
 # What the index repeats of each marker; never a time, a host, a path or a number of attempts.
 _SHARD_FIELDS = ("shard", "file", "fingerprint", "rows", "bytes", "checksum", "content", "layout")
+
+
+def plain_json(value: Mapping[str, Any]) -> dict[str, Any]:
+    """As it will be read back: tuples become lists."""
+    return dict(json.loads(canonical_json(dict(value))))
 
 
 def marker_path(folder: Path, shard: str) -> Path:
@@ -82,7 +88,7 @@ def check_compatible(folder: Path, *, spec: FeatureSpec, provenance: Mapping[str
         return
     source, found_spec, found_provenance = found
     differences = found_spec.differences(spec)
-    wanted = dict(provenance)
+    wanted = plain_json(provenance)
     for name in sorted(set(found_provenance) | set(wanted)):
         before, now = found_provenance.get(name), wanted.get(name)
         if before != now:
@@ -179,7 +185,7 @@ def _check_marker(
     found = FeatureSpec.from_json(marker["spec"], source=path)
     if differences := found.differences(spec):
         raise MismatchError(f"{path}: made with {'; '.join(differences)}; extract this shard again")
-    if marker["provenance"] != dict(provenance):
+    if marker["provenance"] != plain_json(provenance):
         raise MismatchError(f"{path}: made in another way than the other shards; extract this shard again")
     try:
         size = (folder / marker["file"]).stat().st_size

@@ -66,14 +66,26 @@ class ShardLayout:
         if rest:
             yield Segment(full * self.batch_rows, rest, dict(self.tail))
 
+    def blocks(self, buffer: Any, column: Column) -> tuple[Array, Array]:
+        """A mapped file -> read-only (batches, rows, *shape), strided, and the tail (0 or 1, rows, *shape).
+
+        Two arrays however many batches there are: nothing is copied, read or built batch by batch.
+        """
+        full, rest = divmod(self.rows, self.batch_rows)
+        main = tail = np.empty((0, 1, *column.shape), column.dtype)
+        inner = (column.row_bytes, *np.empty(column.shape, column.dtype).strides)
+        if full:
+            shape, start = (full, self.batch_rows, *column.shape), self.offsets[column.name]
+            main = np.ndarray(shape, column.dtype, buffer, start, (self.stride, *inner))
+        if rest:
+            shape, start = (1, rest, *column.shape), self.tail[column.name]
+            tail = np.ndarray(shape, column.dtype, buffer, start, (0, *inner))
+        return main, tail
+
     def column_views(self, buffer: Any, column: Column) -> list[Array]:
         """A mapped file -> one read-only array (rows, *shape) per batch, without copying or reading."""
-        views = []
-        for segment in self.segments():
-            count = segment.rows * (column.row_bytes // np.dtype(column.dtype).itemsize)
-            flat = np.frombuffer(buffer, column.dtype, count=count, offset=segment.offsets[column.name])
-            views.append(flat.reshape(segment.rows, *column.shape))
-        return views
+        main, tail = self.blocks(buffer, column)
+        return [*main, *tail]
 
     def row_view(self, buffer: Any, column: Column, row: int) -> Array:
         """A mapped file -> one row of a column, without copying."""

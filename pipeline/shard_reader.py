@@ -49,13 +49,16 @@ class Shard:
         """A column, as one zero-copy array (rows, ...) per batch."""
         return self.layout.column_views(self._map, self._columns[name])
 
+    def blocks(self, name: str) -> tuple[Array, Array]:
+        """A column as two zero-copy arrays: (batches, rows, ...) and the shorter tail (0 or 1, rows, ...)."""
+        return self.layout.blocks(self._map, self._columns[name])
+
     def column(self, name: str) -> Array:
         """A column as one array (rows, ...): a view where the file has one batch, else a copy."""
-        views = self.views(name)
-        column = self._columns[name]
-        if not views:
-            return np.empty((0, *column.shape), column.dtype)
-        return views[0] if len(views) == 1 else np.concatenate(views)
+        main, tail = (block.reshape(-1, *self._columns[name].shape) for block in self.blocks(name))
+        if not len(main) or not len(tail):
+            return main if len(main) else tail
+        return np.concatenate([main, tail])
 
     def row(self, name: str, row: int) -> Array:
         """One row of a column, zero-copy."""
@@ -128,11 +131,10 @@ class ShardReader:
         self.shards = [Shard(index.folder, entry, spec=self.spec) for entry in index.shards]
         bounds = np.cumsum([0, *(shard.rows for shard in self.shards)])
         self.bounds: npt.NDArray[np.int64] = bounds  # shard s has the positions bounds[s]..bounds[s + 1]
-        self._features: list[Array] = [view for shard in self.shards for view in shard.views("features")]
-        counts = [len(view) for view in self._features]
-        # The row table: position -> (batch, row in it).
-        self._batch = np.repeat(np.arange(len(counts)), counts)
-        self._row = np.concatenate([np.arange(0), *(np.arange(count) for count in counts)])
+        # A row's place is arithmetic. Each shard has two blocks: its full batches, and the tail.
+        self._blocks = [block for shard in self.shards for block in shard.blocks("features")]
+        self._batch_rows = np.array([shard.layout.batch_rows for shard in self.shards], np.int64)
+        self._full_rows = np.diff(bounds) // self._batch_rows * self._batch_rows
         self.image_ids: npt.NDArray[np.int64] = self.small_column("image_id")
         self._gathers: dict[int, Gather] = {}
 
@@ -163,9 +165,9 @@ class ShardReader:
 
     def small_column(self, name: str) -> Array:
         """A column of all rows, copied: not meant for features."""
-        views = [view for shard in self.shards for view in shard.views(name)]
         column = next(column for column in self.spec.layout() if column.name == name)
-        return np.concatenate([np.empty((0, *column.shape), column.dtype), *views])
+        parts = [block.reshape(-1, *column.shape) for shard in self.shards for block in shard.blocks(name)]
+        return np.concatenate([np.empty((0, *column.shape), column.dtype), *parts])
 
     @cached_property
     def num_regions(self) -> npt.NDArray[np.int32]:
@@ -216,7 +218,18 @@ class ShardReader:
 
     def features(self, position: int) -> Array:
         """(R, D) of one row, zero-copy, read-only, padding included."""
-        return self._features[self._batch[position]][self._row[position]]
+        return self._views(np.array([position]))[0]
+
+    def _views(self, positions: npt.NDArray[np.int64]) -> list[Array]:
+        """(R, D) of every row, zero-copy."""
+        shards = np.searchsorted(self.bounds, positions, side="right") - 1
+        rows = positions - self.bounds[shards]
+        batches, rest = np.divmod(rows, self._batch_rows[shards])
+        in_tail = rows >= self._full_rows[shards]
+        batches[in_tail] = 0
+        places = zip((2 * shards + in_tail).tolist(), batches.tolist(), rest.tolist(), strict=True)
+        blocks = self._blocks
+        return [blocks[block][batch, row] for block, batch, row in places]
 
     def locate(self, position: int) -> tuple[str, int]:
         """A position -> (shard, row in it), for messages."""
@@ -259,10 +272,8 @@ class ShardReader:
             out = np.empty(shape, self.spec.dtype)
         if out.shape != shape or out.dtype != self.spec.dtype:
             raise InputError(f"buffer {out.dtype} {out.shape}, expected {self.spec.dtype} {shape}")
-        batches, rows = self._batch[positions].tolist(), self._row[positions].tolist()
-        views = self._features
         gather = self._gathers.get(threads) or self._gathers.setdefault(threads, Gather(threads=threads))
-        gather([views[batch][row] for batch, row in zip(batches, rows, strict=True)], out)
+        gather(self._views(positions), out)
         return out
 
     def will_need(self, positions: npt.NDArray[np.int64]) -> None:

@@ -22,7 +22,7 @@ from ..files import (
     write_sealed,
 )
 from ..schema import FEATURES_VERSION, Regions
-from .feature_index import INDEX_FILE, marker_path
+from .feature_index import INDEX_FILE, is_done, marker_path, plain_json, read_marker
 from .feature_spec import FeatureSpec, parse_shard_name
 from .leftovers import claim, remove_leftovers
 from .row_block import RowBlock, block_digest, content_checksum
@@ -54,7 +54,7 @@ class ShardWriter:
         self.folder, self.shard, self.spec = folder, shard, spec
         self.path = folder / f"{shard}{spec.suffix}"
         self.fingerprint, self.capacity = fingerprint, capacity
-        self.provenance = dict(provenance or {})
+        self.provenance = plain_json(provenance or {})
         self.rows = 0
         self.failures: list[dict[str, Any]] = []
         self._seen: set[int] = set()
@@ -154,6 +154,8 @@ class ShardWriter:
                 "failures": sorted(self.failures, key=lambda failure: failure["image_id"]),
                 "stats": stats,
             }
+            if (same := self._committed_before(marker)) is not None:
+                return same
             self._withdraw()
             publish(self._temporary, self.path)
             write_sealed(marker_path(self.folder, self.shard), marker)
@@ -195,6 +197,14 @@ class ShardWriter:
         checksum = self._thread.submit(checksum_file, self._temporary)
         os.fsync(self._file.fileno())
         return checksum.result()
+
+    def _committed_before(self, marker: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The marker of the same bytes, where another worker was faster: nothing must be withdrawn then."""
+        if not is_done(self.folder, self.shard, self.fingerprint):
+            return None
+        found = read_marker(self.folder, self.shard)
+        same = ("checksum", "failures", "provenance")
+        return found if found is not None and all(found[name] == marker[name] for name in same) else None
 
     def _withdraw(self) -> None:
         """Take back what would otherwise vouch for the shard that is about to be replaced."""

@@ -85,7 +85,6 @@ def tokenize_dataset(
             "dataset_fingerprint": dataset.fingerprint,
             "vocab": name,
             "vocab_fingerprint": vocabulary.fingerprint,
-            "tokenizer": vocabulary.tokenizer.record(),
             "max_words": max_words,
         }
         present = _read_if_current(path, wanted)
@@ -136,6 +135,7 @@ def _write_split(
     image_ids = captions["image_id"].to_numpy()
     metadata = TokenMetadata(
         **wanted,
+        tokenizer=vocabulary.tokenizer.as_run_here().record(),
         captions=captions.num_rows,
         words=sum(chunk.words for chunk in chunks),
         unknown=sum(chunk.unknown for chunk in chunks),

@@ -100,6 +100,8 @@ def _check_manifest(dataset: Dataset, result: Verification) -> dict[str, Ids] | 
         for generation in dataset.generations:
             for part in ("images", "captions"):
                 _check_recorded(dataset.root, generation[part], result, root=dataset.root)
+        if result.findings:
+            return None  # damaged Parquet must not be parsed: it may say anything
         images, captions = dataset.images, dataset.captions
     except CampError as error:
         result.findings.append(Finding(DATASET_FILE, _without(error, dataset.root / DATASET_FILE)))

@@ -19,7 +19,7 @@ from .workers import map_chunks
 if TYPE_CHECKING:
     import pyarrow as pa  # worker processes import this module and do without it
 
-CHUNK_CAPTIONS = 8192
+CHUNK_CAPTIONS = 2048  # small enough that a chunk of odd captions, which NLTK takes, is over in a moment
 
 
 @dataclass

@@ -33,15 +33,17 @@ def load_guarded(content: bytes, *, known: Collection[str], where: str) -> tuple
 
     Also says whether Python 2 byte strings had to be read as Latin-1 because they are not UTF-8.
     """
-    try:
-        return _Unpickler(content, known=known, where=where, encoding="utf-8").load(), False
-    except InputError:
-        raise
-    except UnicodeDecodeError:
-        pass
-    except Exception as error:  # a damaged pickle may raise anything
-        raise InputError(f"{where}: not a readable pickle ({type(error).__name__}: {error})") from None
-    return _Unpickler(content, known=known, where=where, encoding="latin1").load(), True
+    for encoding in ("utf-8", "latin1"):
+        try:
+            value = _Unpickler(content, known=known, where=where, encoding=encoding).load()
+        except InputError:
+            raise
+        except Exception as error:  # a damaged pickle may raise anything
+            if isinstance(error, UnicodeDecodeError) and encoding == "utf-8":
+                continue
+            raise InputError(f"{where}: not a readable pickle ({type(error).__name__}: {error})") from None
+        return value, encoding == "latin1"
+    raise AssertionError("Latin-1 reads any bytes")
 
 
 class _Unpickler(pickle.Unpickler):

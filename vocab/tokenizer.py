@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import CampError, InputError, MismatchError
@@ -48,6 +48,14 @@ class Tokenizer:
         if self.name == "nltk":
             return {"name": "nltk", "lowercase": True, "punkt": "present" if self.punkt else "absent"}
         return {"name": "plain", "lowercase": True, "pattern": self.version}
+
+    def as_run_here(self) -> Tokenizer:
+        """The same with the version of NLTK that runs now, for what is made now."""
+        if self.name != "nltk":
+            return self
+        import nltk
+
+        return replace(self, version=nltk.__version__)
 
     def record(self) -> dict[str, Any]:
         """The tokenizer as artifacts keep it."""

@@ -200,9 +200,19 @@ def check_words(words: Sequence[Any], *, where: str) -> None:
     for number, word in enumerate(words):
         if not isinstance(word, str):
             raise InputError(f"{where}: word {number} is {word!r}, expected a string")
+        if not _is_unicode(word):
+            raise InputError(f"{where}: word {number} is {word!r}, which cannot be written as UTF-8")
         if word in seen:
             raise InputError(f"{where}: {word!r} is both word {seen[word]} and word {number}")
         seen[word] = number
+
+
+def _is_unicode(word: str) -> bool:
+    try:
+        word.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def vocabulary_from_counts(

@@ -43,8 +43,8 @@ def test_recalls_rise_with_the_cutoff_and_sums_are_sums() -> None:
                 known = [value for value in row.values[first : first + 3] if value is not None]
                 assert known == sorted(known), (table.source, row)
             if None not in row.values:
-                # The papers round each number: ADAPT's own sums differ by up to 0.2 from their parts.
-                assert sum(filter(None, row.values[:6])) == pytest.approx(row.values[6], abs=0.75), row
+                # The papers round each number: ADAPT's own sums differ by up to 0.1 from their parts.
+                assert sum(filter(None, row.values[:6])) == pytest.approx(row.values[6], abs=0.11), row
 
 
 def test_only_the_same_protocol_is_comparable() -> None:
