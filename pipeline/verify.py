@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
-from ..errors import CampError, MismatchError
+from ..errors import CampError, MismatchError, VerificationError
 from ..files import SEAL, checksum_file, read_sealed
 from ..manifests.dataset import DATASET_FILE, Dataset
 from ..manifests.manifest import Manifest
