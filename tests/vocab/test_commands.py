@@ -130,7 +130,11 @@ def test_vectors_and_exports(make_dataset: MakeDataset, tmp_path: Path) -> None:
     assert "dimension 2, 2 of 7 words (28.57% of tokens), 1 in another case" in result.stdout
     assert "without a vector: ., grass, number, on, runs" in result.stdout
     for kind, file in (("scan-json", "scan.json"), ("pickle", "v.pkl")):
-        imported = report("import-vocab", dataset.root, tmp_path / file, "--format", kind)
+        imported = report(
+            "import-vocab", dataset.root, tmp_path / file, "--format", kind,
+            "--vectors", tmp_path / "glove.txt",
+        )  # fmt: skip
+        np.testing.assert_array_equal(np.load(imported["vectors"]["file"]), matrix)
         assert imported["fingerprint"] == facts["fingerprint"]
         assert imported["tokens"]["train"]["unknown_rate"] == facts["tokens"]["train"]["unknown_rate"]
 

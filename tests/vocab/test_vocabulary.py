@@ -108,6 +108,7 @@ def change(document: dict[str, object], **changes: object) -> dict[str, object]:
     ("edit", "error", "message"),
     [
         (lambda d: change(d, words=["a", "a"]), InputError, "'a' is both word 0 and word 1"),
+        (lambda d: change(d, words=["\ud800"]), InputError, "cannot be written as UTF-8"),
         (lambda d: change(d, words=[1]), InputError, "word 0 is 1, expected a string"),
         (lambda d: change(d, words=d["words"][::-1]), VerificationError, "changed by hand"),
         (lambda d: change(d, schema_version=9), MismatchError, "schema version 9, expected 1"),
