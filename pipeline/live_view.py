@@ -243,8 +243,10 @@ class TerminalView:
             lines = [*lines[: self.SHOWN_WORKERS], f"… and {hidden} more workers"] if hidden > 0 else lines
         bar = ProgressBar(total=max(tally.images, 1), completed=tally.images_done, width=60)
         rows = Table.grid()
-        for row in (bar, Text(tally.line()), *(Text(f"  {line}", style="dim") for line in lines)):
-            rows.add_row(row)
+        rows.add_row(bar)
+        rows.add_row(tally.line())
+        for line in lines:
+            rows.add_row(Text(f"  {line}", style="dim"))
         return rows
 
 
