@@ -157,6 +157,8 @@ class _Extraction:
         self._wanted = [unit for unit in self._plan if splits is None or unit.split in splits]
         if not self._wanted:
             raise InputError(f"{dataset.root}: no images to extract")
+        if not any(dataset.header["image_roots"]):
+            raise InputError(f"{dataset.root}: its images have no files; import again with --images DIR")
         self.job = Job(
             dataset=location_of(dataset),
             name=name,
@@ -298,6 +300,10 @@ class _Extraction:
                 self._now.todo = self._todo()
             todo = self._now.todo if first_pass else self._missing()
             self._now.queue = UnitQueue(todo, speculate=self._speculate)
+            again = sum(unit.shard in self._finished for unit in todo)
+            if again:
+                text = f"the failed images of {again:,} shards are tried again; these shards are rewritten"
+                self._view.handle(Event(kind="note", text=text))
             images = sum(unit.images for unit in todo)
             self._tally.begin(units=len(todo), images=images)
             self._view.begin(units=len(todo), images=images)

@@ -168,7 +168,11 @@ class ExtractWorker:
 
     def _prepare(self, row: ImageRow) -> _Prepared:
         """Runs in the decoding threads."""
-        data = read_bytes(self._dataset.image_path(row))
+        try:
+            path = self._dataset.image_path(row)
+        except InputError:
+            raise InputError("no image file in the manifest") from None
+        data = read_bytes(path)
         photograph = read_photograph(
             data, max_pixels=self.options.max_pixels or MAX_PIXELS, exif=self.options.exif
         )

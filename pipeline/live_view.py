@@ -233,8 +233,8 @@ class TerminalView:
             self._console.print(sentence, markup=False, highlight=False)
 
     def _draw(self) -> Any:
-        from rich.console import Group
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
         tally = self.tally
@@ -242,7 +242,12 @@ class TerminalView:
         if hidden := len(lines) - self.SHOWN_WORKERS:
             lines = [*lines[: self.SHOWN_WORKERS], f"… and {hidden} more workers"] if hidden > 0 else lines
         bar = ProgressBar(total=max(tally.images, 1), completed=tally.images_done, width=60)
-        return Group(bar, Text(tally.line()), *(Text(f"  {line}", style="dim") for line in lines))
+        rows = Table.grid()
+        rows.add_row(bar)
+        rows.add_row(tally.line())
+        for line in lines:
+            rows.add_row(Text(f"  {line}", style="dim"))
+        return rows
 
 
 def describe_event(event: Event) -> str | None:

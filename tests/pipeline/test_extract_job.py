@@ -148,6 +148,8 @@ def test_bad_images_are_recorded_and_retried(
     finally:
         del os.environ["RUN_LOG"]
     assert sorted(recorder.shards("done")) == ["train-00000", "train-00001"]
+    notes = [event.text for event in recorder.events if event.kind == "note"]
+    assert notes == ["the failed images of 2 shards are tried again; these shards are rewritten"]
     assert len(log.read_text().splitlines()) == 2  # what had rows was taken over, not extracted again
     assert (summary.done, summary.failed, summary.units_before) == (10, 2, 1)
 
@@ -235,6 +237,15 @@ def test_cuda_that_is_not_there_is_an_error(
 
 def test_options_survive_json(fake_options: ExtractOptions) -> None:
     assert ExtractOptions.from_json(json.loads(json.dumps(fake_options.to_json()))) == fake_options
+
+
+def test_a_data_set_without_photographs_is_refused(
+    make_dataset: Callable[..., Dataset], fake_options: ExtractOptions
+) -> None:
+    dataset = make_dataset({"train": 2})
+    header = {**dataset.header, "image_roots": [None]}
+    with pytest.raises(InputError, match="its images have no files; import again with --images DIR"):
+        run(dataclasses.replace(dataset, header=header), fake_options)
 
 
 def test_names() -> None:

@@ -81,7 +81,7 @@ def test_the_terminal_shows_a_line_per_worker() -> None:
     with console.capture() as capture:
         console.print(view._draw())
     text = capture.get()
-    assert "0/2 units" in text
+    assert text.splitlines()[1].strip() == "0/2 units, 0/10 images (0%), 0 images/s"
     assert "w15: idle" in text
     assert "… and 4 more workers" in text
     assert "w16" not in text
