@@ -130,7 +130,7 @@ class RayExecutor:
                 ray.init(include_dashboard=False, log_to_driver=False)
             else:
                 ray.init(address=self.address, log_to_driver=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except Exception as error:  # Ray raises all kinds, some of them plain Exception
             raise InputError(
                 f"--ray-address {self.address}: no Ray cluster answers ({_first_line(error)}); start one "
                 "with 'ray start --head', or use --ray-address local"

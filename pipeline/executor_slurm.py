@@ -22,7 +22,7 @@ from .executor_local import describe_local
 from .extract_events import Emit, Event, Job, Ready
 from .extract_state import control_folder, finished_units
 from .plan import Unit
-from .slurm_task import read_status, run_task, write_job
+from .slurm_task import read_status, read_tasks, run_task, write_job
 from .unit_queue import UnitQueue
 
 DEFAULT_TASKS = 8
@@ -73,7 +73,9 @@ class SlurmExecutor:
         for round_number in range(MAX_ROUNDS):
             before = len(watch.waiting)
             array = self._earlier_array(folder) if round_number == 0 else None
-            if array is None:
+            if array is not None:
+                tasks = read_tasks(folder)
+            else:
                 write_job(folder, job, list(watch.waiting.values()), tasks=tasks, driver=True)
                 array = self._submit(submitit, folder, tasks, job)
             emit(Event(kind="note", text=f"Slurm array {array.id}, logs in {_logs(folder)}"))

@@ -65,6 +65,11 @@ def read_units(folder: Path) -> Iterator[Unit]:
             yield Unit(**json.loads(line))
 
 
+def read_tasks(folder: Path) -> int:
+    """How many tasks share the units."""
+    return int(json.loads((control_folder(folder) / JOB_FILE).read_bytes())["tasks"])
+
+
 def read_status(folder: Path, task: int) -> TaskStatus | None:
     """What a task last said, or None where it has not begun."""
     try:

@@ -265,6 +265,46 @@ def test_a_real_slurm_with_preemption(
 
 @pytest.mark.slurm
 @pytest.mark.slow
+def test_a_killed_driver_finds_its_tasks_again(
+    slurm: Slurm,
+    make_photographs: MakePhotographs,
+    fake_options: ExtractOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dataset = make_photographs({"train": 40})
+    extract_features(dataset, name="undisturbed", options=fake_options, workers=2)
+    monkeypatch.setenv("SLOW", "0.2")
+    script = (
+        "import json, sys; from camp.manifests.dataset import Dataset;"
+        "from camp.pipeline.executor_slurm import SlurmExecutor;"
+        "from camp.pipeline.extract_job import extract_features;"
+        "from camp.pipeline.extract_options import ExtractOptions;"
+        "options = ExtractOptions.from_json(json.loads(sys.argv[2]));"
+        "extract_features(Dataset.open(sys.argv[1]), name='fake', options=options,"
+        " executor=SlurmExecutor(minutes=30), workers=2)"
+    )
+    command = [sys.executable, "-c", script, str(dataset.root), json.dumps(fake_options.to_json())]
+    driver = subprocess.Popen(command)
+    folder = dataset.features_folder("fake")
+    while not list(folder.glob("train-*.json")):
+        assert driver.poll() is None
+        time.sleep(0.1)
+    driver.kill()
+    driver.wait()
+    array = (folder / ".extraction" / "slurm_array").read_text()
+    watch = Watch()
+    summary = extract_features(
+        dataset, name="fake", options=fake_options, executor=SlurmExecutor(minutes=30), view=watch
+    )
+    assert summary.complete
+    assert [event.text for event in watch.events if event.kind == "note"][0].startswith(
+        f"Slurm array {array},"
+    )
+    assert folder_bytes(folder) == folder_bytes(dataset.features_folder("undisturbed"))
+
+
+@pytest.mark.slurm
+@pytest.mark.slow
 def test_a_printed_script_runs_as_it_stands(
     slurm: Slurm, make_photographs: MakePhotographs, fake_options: ExtractOptions, tmp_path: Path
 ) -> None:
