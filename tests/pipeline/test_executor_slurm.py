@@ -297,9 +297,8 @@ def test_a_killed_driver_finds_its_tasks_again(
         dataset, name="fake", options=fake_options, executor=SlurmExecutor(minutes=30), view=watch
     )
     assert summary.complete
-    assert [event.text for event in watch.events if event.kind == "note"][0].startswith(
-        f"Slurm array {array},"
-    )
+    first_note = next(event.text for event in watch.events if event.kind == "note")
+    assert first_note.startswith(f"Slurm array {array},")
     assert folder_bytes(folder) == folder_bytes(dataset.features_folder("undisturbed"))
 
 
