@@ -22,6 +22,7 @@ class CaptionTokens:
     cut: npt.NDArray[np.bool_]  # (captions,) whether that is fewer than it has
     end: int | None
     fixed_length: int | None = None
+    any_cut: bool = True  # False spares a look at every caption
 
     @classmethod
     def of(
@@ -44,16 +45,17 @@ class CaptionTokens:
             )
         whole = np.diff(offsets)
         lengths = np.minimum(whole, min(limits)) if limits else whole
-        return cls(values, offsets[:-1], lengths, lengths < whole, end, fixed_length)
+        cut = lengths < whole
+        any_cut = end is not None and bool(cut.any())
+        return cls(values, offsets[:-1], lengths, cut, end, fixed_length, any_cut)
 
     def pad(self, rows: Integers) -> tuple[Integers, Integers]:
         """Captions by row -> ids (C, N) padded with 0, and lengths (C,); a cut caption keeps its <end>."""
         lengths = self.lengths[rows]
         width = self.fixed_length if self.fixed_length is not None else int(lengths.max(initial=0))
         column = np.arange(width)
-        real = column < lengths[:, None]  # (C, N)
-        tokens = np.zeros((len(rows), width), np.int64)
-        tokens[real] = self.values[(self.starts[rows][:, None] + column)[real]]
-        if self.end is not None and (cut := self.cut[rows]).any():
+        found = self.values.take(self.starts[rows][:, None] + column, mode="clip")  # (C, N)
+        tokens = np.where(column < lengths[:, None], found, 0).astype(np.int64)
+        if self.end is not None and self.any_cut and (cut := self.cut[rows]).any():
             tokens[np.flatnonzero(cut), lengths[cut] - 1] = self.end
         return tokens, lengths

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,13 +18,13 @@ from ..errors import VerificationError
 from .bus_guard import GUARD
 from .feature_index import FeatureIndex
 from .feature_spec import FeatureSpec
-from .gather import Gather
+from .row_copy import RowCopy
 from .shard_reader import Shard
 
 Array = npt.NDArray[Any]
 Integers = npt.NDArray[np.int64]
 
-_SERIAL = 32_768 - 1  # numbers; torch copies so many without waking its own threads
+_ROWS_KEPT = 1 << 17  # a view of every row is kept of no more than these: 70 MB
 
 
 class ShardSource(Protocol):
@@ -70,47 +69,46 @@ class LocalShards:
 
 
 class FeatureRows:
-    """Rows of a shard source by position."""
+    """Rows of a shard source by position. Threads may share it."""
 
-    def __init__(self, source: ShardSource, *, threads: int) -> None:
+    def __init__(self, source: ShardSource, *, dtype: torch.dtype | None = None) -> None:
+        """`dtype` is what gathered features are converted to."""
         self.source, self.spec = source, source.spec
-        self._copy = Gather(threads=threads)
-        self._convert = Gather(threads=threads, copy=_convert)
+        stored: torch.dtype = getattr(torch, self.spec.dtype)
+        self.dtype = dtype or stored
+        self.copy = RowCopy(stored=stored, wanted=self.dtype, numbers=self.spec.regions * self.spec.dim)
         self._open: dict[int, _OpenShard] = {}
 
     def __len__(self) -> int:
         return int(self.source.bounds[-1])
 
-    def close(self) -> None:
-        """End the threads; gathering again starts new ones."""
-        self._copy.close()
-        self._convert.close()
-
-    def gather(self, positions: Integers, out: Tensor) -> Array:
-        """The features of some rows -> `out` (n, R, D) in out's type; the boxes (n, R, 4) are returned.
+    def gather(self, positions: Integers, targets: Sequence[Tensor]) -> Array:
+        """The features of some rows -> the first of `targets`, see RowCopy; returns their boxes (n, R, 4).
 
         Every shard that was touched is looked at afterwards: one that was removed or changed, before or
         during the copy, is an error that names it.
         """
         shards = np.searchsorted(self.source.bounds, positions, side="right") - 1
-        rows = positions - self.source.bounds[shards]
-        opened = {number: self._shard(number) for number in np.unique(shards).tolist()}
+        rows = (positions - self.source.bounds[shards]).tolist()
+        numbers = shards.tolist()
+        opened = {number: self._shard(number) for number in set(numbers)}
         if not GUARD.available:  # then a shard that was cut short must not be touched
             for shard in opened.values():
                 shard.check()
-        places = [(opened[shard], row) for shard, row in zip(shards.tolist(), rows.tolist(), strict=True)]
-        boxes = np.empty((len(positions), self.spec.regions, 4), np.float32)
-        for number, (shard, row) in enumerate(places):
-            boxes[number] = shard.boxes[row // shard.step][row % shard.step]
-        if out.dtype == getattr(torch, self.spec.dtype):
-            self._copy(
-                [shard.features[row // shard.step][row % shard.step] for shard, row in places], out.numpy()
-            )
-        else:
-            self._convert([shard.tensors[row // shard.step][row % shard.step] for shard, row in places], out)
+        features: list[Tensor] = []
+        boxes: list[Array] = []
+        for number, row in zip(numbers, rows, strict=True):
+            shard = opened[number]
+            batch, row = divmod(row, shard.step)
+            features.append(shard.features[batch][row])
+            boxes.append(shard.boxes[batch][row])
+        self.copy(features, targets)
+        together = np.empty((len(rows), self.spec.regions, 4), np.float32)
+        if boxes:
+            np.concatenate(boxes, out=together.reshape(-1, 4))
         for shard in opened.values():
             shard.check()
-        return boxes
+        return together
 
     def will_need(self, positions: Integers) -> None:
         """Ask the operating system for some rows' features ahead of time."""
@@ -136,34 +134,28 @@ class FeatureRows:
         shard = self.source.shard(number)
         known = self._open.get(number)
         if known is None or known.shard is not shard:
-            known = self._open[number] = _OpenShard(shard)
+            known = self._open[number] = _OpenShard(shard, self.copy, keep=len(self) <= _ROWS_KEPT)
         return known
 
 
 class _OpenShard:
     """A shard's arrays, and what its file looked like when it was opened."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, copy: RowCopy, *, keep: bool) -> None:
         self.shard = shard
         self.step = shard.layout.batch_rows
-        self.features = shard.views("features")  # (rows, R, D) per batch of `step` rows
-        self.boxes = shard.views("boxes")
-        self._tensors: list[Tensor] | None = None
+        # By `step` rows each. A view of a row costs more than anything else that is done for it but the copy.
+        self.features: list[Sequence[Tensor] | Tensor] = [
+            copy.sources(view).unbind() if keep else copy.sources(view) for view in shard.views("features")
+        ]
+        self.boxes: list[Sequence[Array] | Array] = [
+            list(view) if keep else view for view in shard.views("boxes")
+        ]
         self._path = os.fspath(shard.path)
         self._seen = self._look()
         self._start, size = shard.extent
         GUARD.watch(self._start, size)
         weakref.finalize(self, GUARD.unwatch, self._start).atexit = False
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The features again; torch converts half precision thirty times as fast as NumPy."""
-        if self._tensors is None:
-            with warnings.catch_warnings():
-                # torch would rather have memory it may write to; these maps are only ever read.
-                warnings.simplefilter("ignore", UserWarning)
-                self._tensors = [torch.from_numpy(view) for view in self.features]
-        return self._tensors
 
     def let_go(self, first: int, rows: int) -> None:
         with contextlib.suppress(FileNotFoundError):  # check() says it better
@@ -185,14 +177,6 @@ class _OpenShard:
                 "restore it or run 'camp-data verify', then start again from the last checkpoint"
             ) from None
         return state.st_ino, state.st_size, state.st_mtime_ns
-
-
-def _convert(rows: Sequence[Tensor], out: Tensor) -> None:
-    """Rows of one type -> `out` of another, in pieces so small that torch stays in this thread."""
-    for source, target in zip(rows, out.unbind(), strict=True):
-        flat, into = source.view(-1), target.view(-1)
-        for first in range(0, len(flat), _SERIAL):
-            into[first : first + _SERIAL].copy_(flat[first : first + _SERIAL])
 
 
 def available_threads() -> int:

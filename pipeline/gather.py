@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,26 +16,23 @@ Array = npt.NDArray[Any]
 class Gather:
     """Copies rows; numpy lets go of the interpreter during a copy, so threads really run side by side."""
 
-    def __init__(self, *, threads: int = 1, copy: Callable[[Any, Any], None] | None = None) -> None:
-        """`copy` (rows, out) is another way to copy some rows, such as one that converts them."""
+    def __init__(self, *, threads: int = 1) -> None:
         assert threads >= 1
         self.threads = threads
-        self._copy = _copy if copy is None else copy
         self._pools: dict[int, ThreadPoolExecutor] = {}
 
-    def __call__(self, rows: Sequence[Any], out: Any) -> None:
+    def __call__(self, rows: Sequence[Array], out: Array) -> None:
         """rows[i] -> out[i], all of the same shape and type."""
         count = len(rows)
         if self.threads == 1 or count < 2 * self.threads:
-            self._copy(rows, out)
+            _copy(rows, out)
             return
         bounds = [count * part // self.threads for part in range(self.threads + 1)]
         pool = self._threads()
         others = [
-            pool.submit(self._copy, rows[low:high], out[low:high])
-            for low, high in itertools.pairwise(bounds[1:])
+            pool.submit(_copy, rows[low:high], out[low:high]) for low, high in itertools.pairwise(bounds[1:])
         ]
-        self._copy(rows[: bounds[1]], out[: bounds[1]])
+        _copy(rows[: bounds[1]], out[: bounds[1]])
         for other in others:
             other.result()
 

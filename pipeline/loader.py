@@ -25,7 +25,7 @@ from .feature_rows import FeatureRows, LocalShards, available_threads
 from .host_batch import BatchMaker, HostBatch
 from .negatives_join import NegativesJoin, OfflineNegatives
 from .prefetcher import Prefetcher
-from .residency import Residency
+from .residency import DiskWatch, Residency
 from .ring import Ring
 from .sample_order import EpochKey, Shuffle
 from .sample_table import SampleTable
@@ -89,7 +89,10 @@ class FeatureLoader:
         vocab_name, vocabulary = open_vocabulary(self.dataset, vocab)
         tokens = open_tokens(self.dataset, split, vocab=vocab_name)
         folder = self.dataset.features_folder(features) if isinstance(features, str) else features
-        self._rows = FeatureRows(LocalShards(folder), threads=threads or available_threads())
+        on_host = self.device.type == "cpu"
+        # Elsewhere the device converts, and half the bytes are copied to it.
+        self._rows = FeatureRows(LocalShards(folder), dtype=dtype if on_host else None)
+        self._threads = threads or available_threads()
         source = self._rows.source
         self.samples = SampleTable.join(
             caption_ids=tokens.caption_ids,
@@ -124,13 +127,15 @@ class FeatureLoader:
             num_regions=source.num_regions,
             regions=source.spec.regions,
             labels=self._labels(),
+            one_each=epoch_unit == "image",
         )
         self._negatives = None if negatives is None else NegativesJoin(negatives, self.samples)
         self._prefetch, self._drop_behind = prefetch, drop_behind
+        self._watch = DiskWatch()
         self._delivery = self._make_delivery(dtype, pin_memory)
         self._step = 0  # steps yielded in this epoch
         self._finished = False  # the last iterator came to its end
-        self._running: Prefetcher[Deliver] | None = None
+        self._running: Prefetcher[int, Deliver] | None = None
         self._say_what_is_left_out(say, max_words)
 
     def _check_options(self, prefetch: int) -> None:
@@ -159,16 +164,14 @@ class FeatureLoader:
         return labels
 
     def _make_delivery(self, dtype: torch.dtype | None, pin_memory: bool | str) -> Delivery:
-        spec = self._rows.spec
-        stored: torch.dtype = getattr(torch, spec.dtype)
-        on_host = self.device.type == "cpu"
-        pinned = not on_host if pin_memory == "auto" else bool(pin_memory)
+        spec, on_host = self._rows.spec, self.device.type == "cpu"
         ring = Ring(
             (self.plan.largest * (1 if self._negatives is None else 3), spec.regions, spec.dim),
-            dtype=(dtype or stored) if on_host else stored,
+            dtype=self._rows.dtype,
             size=self._prefetch
             + 2,  # the one in hand and the one before it, which is let go of a moment later
-            pinned=pinned,
+            pinned=not on_host if pin_memory == "auto" else bool(pin_memory),
+            targets=self._rows.copy.targets,
         )
         return HostDelivery(ring) if on_host else DeviceDelivery(ring, device=self.device, dtype=dtype)
 
@@ -203,11 +206,16 @@ class FeatureLoader:
             bounds=steps.bounds,
             window_of=steps.window_of,
             drop_behind=self._drop_behind,
+            watch=self._watch,
         )
+
+        def announced() -> Iterator[int]:
+            for step in range(self._step, self.plan.steps):
+                residency.before(step)
+                yield step
 
         def make(step: int) -> Deliver:
             captions = steps.step(step)
-            residency.before(step)
             if negatives is None:
                 return self._make(self._maker.make(captions))
             images, others = negatives
@@ -215,9 +223,10 @@ class FeatureLoader:
 
         running = self._running = Prefetcher(
             make,
-            range(self._step, self.plan.steps),
+            announced(),
             depth=self._prefetch,
             name=f"loader-{self.split}",
+            threads=self._threads,
         )
         try:
             while (deliver := next(running, None)) is not None:
@@ -234,7 +243,6 @@ class FeatureLoader:
             residency.finish()
             if self._running is running:
                 self._running = None
-                self._rows.close()
 
     def _epoch(self, key: EpochKey) -> Epoch:
         if self.bucket_by_length:
@@ -248,15 +256,16 @@ class FeatureLoader:
         )
 
     def _make(self, host: HostBatch) -> Deliver:
-        """Runs in the background thread."""
-        ring, rows = self._delivery.ring, len(host.positions)
-        buffer = ring.take()
+        """Runs in the background threads."""
+        ring = self._delivery.ring
+        slot = ring.take()
         try:
-            boxes = self._rows.gather(host.positions, buffer[:rows])
+            boxes = self._rows.gather(host.positions, slot.targets)
         except BaseException:
-            ring.put_back(buffer)
+            ring.put_back(slot)
             raise
-        return self._delivery.start(buffer, rows, {**host.tensors(), "boxes": torch.from_numpy(boxes)})
+        parts = {**host.tensors(), "boxes": torch.from_numpy(boxes)}
+        return self._delivery.start(slot, len(host.positions), parts)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; the one under way keeps its place, so that resuming works."""
@@ -302,7 +311,6 @@ class FeatureLoader:
         if self._running is not None:
             self._running.close()
             self._running = None
-            self._rows.close()
 
     def close(self) -> None:
         """End what runs in the background; the loader may be iterated again."""

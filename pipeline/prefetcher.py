@@ -1,31 +1,47 @@
-"""A function of the step -> its results in order, made by a background thread a few steps ahead."""
+"""Inputs and a function -> its results in their order, made by background threads a few inputs ahead."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Prefetcher(Generic[T]):
-    """An iterator. Errors of the thread are raised by the next next(); close() ends the thread at any time.
+class Prefetcher(Generic[S, T]):
+    """An iterator. Errors of a thread are raised by the next next(); close() ends the threads at any time.
 
-    The thread is a daemon: a process that ends while somebody still holds the iterator must not hang.
+    Each thread makes whole results: nothing is shared within one, so threads never wait for each other.
+    Inputs are drawn in order, by one thread at a time. The threads are daemons: a process that ends while
+    somebody still holds the iterator must not hang.
     """
 
-    def __init__(self, make: Callable[[int], T], steps: Iterable[int], *, depth: int, name: str) -> None:
+    def __init__(
+        self,
+        make: Callable[[S], T],
+        inputs: Iterable[S],
+        *,
+        depth: int,  # results that are being made or wait to be taken
+        name: str,
+        threads: int = 1,
+    ) -> None:
         assert depth >= 1
-        self._make, self._steps, self._depth = make, iter(steps), depth
-        self._ready: deque[T] = deque()
+        self._make, self._depth = make, depth
+        self._inputs = iter(inputs)
+        self._begun = self._taken = 0  # results
+        self._ready: dict[int, T] = {}
         self._changed = threading.Condition()
+        self._beginning = threading.Lock()
         self._error: BaseException | None = None
-        self._ended = False  # the thread makes nothing more
+        self._running = min(threads, depth)
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._threads = [
+            threading.Thread(target=self._run, name=name, daemon=True) for _ in range(self._running)
+        ]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def closed(self) -> bool:
@@ -34,42 +50,66 @@ class Prefetcher(Generic[T]):
     def _run(self) -> None:
         error: BaseException | None = None
         try:
-            for step in self._steps:
+            while (begun := self._begin()) is not None:
+                number, given = begun
+                del begun
+                made = self._make(given)
+                del given
                 with self._changed:
-                    self._changed.wait_for(lambda: self._closed or len(self._ready) < self._depth)
-                    if self._closed:
-                        break
-                made = self._make(step)
-                with self._changed:
-                    self._ready.append(made)
-                    del made  # a lent buffer must not wait for the next step to come back
-                    self._changed.notify_all()
+                    self._ready[number] = made
+                    del made  # a lent buffer must not wait for the next result to come back
+                    if number == self._taken:
+                        self._changed.notify_all()
         except BaseException as caught:
             error = caught
         with self._changed:
-            self._error, self._ended = error, True
+            self._error = self._error or error
+            self._running -= 1
             self._changed.notify_all()
+
+    def _begin(self) -> tuple[int, S] | None:
+        """The next input and its number, when there is room for its result."""
+        with self._beginning:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._closed or self._error is not None or self._begun - self._taken < self._depth
+                )
+                if self._closed or self._error is not None:
+                    return None
+            for given in self._inputs:
+                number, self._begun = self._begun, self._begun + 1
+                return number, given
+            return None
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._ended or bool(self._ready))
+            self._changed.wait_for(
+                lambda: (
+                    self._closed or self._error is not None or self._taken in self._ready or not self._running
+                )
+            )
             if self._error is not None and not self._closed:
                 error, self._error = self._error, None
-                self._ready.clear()
+                self._closed = True
+                self._changed.notify_all()
                 raise error
-            if self._closed or not self._ready:
+            if self._closed or self._taken not in self._ready:
                 raise StopIteration
+            made = self._ready.pop(self._taken)
+            self._taken += 1
             self._changed.notify_all()
-            return self._ready.popleft()
+            return made
 
     def close(self) -> None:
-        """End the thread and forget what it made; safe to call twice, and while the thread works."""
+        """End the threads and forget what they made; safe to call twice, and while they work."""
         with self._changed:
             self._closed = True
             self._ready.clear()
             self._changed.notify_all()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        self._ready.clear()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections import deque
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 Integers = npt.NDArray[np.int64]
 
 _STEPS_AHEAD = 2
+_STEPS_BEHIND = 4  # steps that other threads may still be gathering when a later one begins
 _COLD_STEPS = 16  # rows are asked for until so many steps went by without a read
 
 
@@ -22,12 +24,28 @@ class Advisable(Protocol):
     def let_go(self, positions: Integers) -> None: ...
 
 
+class DiskWatch:
+    """Whether rows come from the disk at present, told by what the system counts for this process."""
+
+    def __init__(self) -> None:
+        self._reads = (-1, -1)
+        self._quiet = 0
+
+    def reading(self) -> bool:
+        """Ask once a step. True at first, and until nothing was read for a while."""
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        reads = (usage.ru_majflt, usage.ru_inblock)  # pages waited for; blocks read, also when asked for
+        self._quiet = 0 if reads != self._reads else self._quiet + 1
+        self._reads = reads
+        return self._quiet < _COLD_STEPS
+
+
 class Residency:
     """Called before every step, in order.
 
     With windows, the next window is read while the present one is used, a step's worth at a time, and windows
-    that are done are dropped: never more than the present window, the next one and what one batch may still
-    hold of the last are in memory. Without windows, rows are asked for a few steps ahead, but only while
+    that are done are dropped: never more than the present window, the next one and, for a few steps, the last
+    are in memory. Without windows, rows are asked for a few steps ahead, but only while
     reads really go to the disk: where all is cached, the asking would cost as much as the copying.
     """
 
@@ -39,12 +57,13 @@ class Residency:
         bounds: Integers,  # (steps + 1,) step s has the samples bounds[s]..bounds[s + 1]
         window_of: Integers | None = None,  # (n,) ascending
         drop_behind: bool = True,
+        watch: DiskWatch | None = None,  # that of the epoch before, which knows what is cached
     ) -> None:
         self._rows, self._positions, self._bounds = rows, positions, bounds
         self._window_of, self._drop_behind = window_of, drop_behind
         self._asked_step = -1  # the last step whose rows were asked for one by one
-        self._reads = (-1, -1)
-        self._cold_until = 0
+        self._watch = watch or DiskWatch()
+        self._done: deque[int] = deque(maxlen=_STEPS_BEHIND + 1)
         if window_of is not None:
             windows = int(window_of.max(initial=-1)) + 1
             # Samples of window w, in the order they lie on disk: ends[w]..ends[w + 1].
@@ -71,9 +90,10 @@ class Residency:
         if wanted > self._read:
             self._rows.will_need(self._on_disk[self._read : wanted])
             self._read = wanted
-        if self._drop_behind and done > self._dropped:
-            self._rows.let_go(self._on_disk[self._dropped : done])
-            self._dropped = done
+        self._done.append(done)
+        if self._drop_behind and self._done[0] > self._dropped:
+            self._rows.let_go(self._on_disk[self._dropped : self._done[0]])
+            self._dropped = self._done[0]
 
     def finish(self) -> None:
         """The epoch is over, or was left: drop what is still in memory of it."""
@@ -81,17 +101,9 @@ class Residency:
             self._rows.let_go(self._on_disk[self._dropped : self._read])
 
     def _ask_for_steps(self, step: int) -> None:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        reads = (
-            usage.ru_majflt,
-            usage.ru_inblock,
-        )  # pages waited for, blocks read because they were asked for
-        if reads != self._reads:
-            self._reads, self._cold_until = reads, step + _COLD_STEPS
-        if step >= self._cold_until:
+        if not self._watch.reading():
             return
-        last = min(step + _STEPS_AHEAD, len(self._bounds) - 2)
-        begin = max(self._asked_step + 1, step)
+        begin, last = max(self._asked_step + 1, step), min(step + _STEPS_AHEAD, len(self._bounds) - 2)
         if begin <= last:
             self._rows.will_need(self._positions[self._bounds[begin] : self._bounds[last + 1]])
             self._asked_step = last

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import queue
+import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -21,50 +22,66 @@ class Event(Protocol):
         """Wait until it is."""
 
 
+class Slot:
+    """One buffer, and the pieces its rows are copied to."""
+
+    def __init__(self, buffer: Tensor, targets: list[Tensor]) -> None:
+        self.buffer, self.targets = buffer, targets
+
+
 class Ring:
     """Buffers (rows, R, D) of one type; pages that are already mapped cost nothing to write again.
 
     A buffer comes back in one of two ways: `lend` ties it to the life of a tensor, `after` to an event.
+    The one that came back last is taken first: part of it may still be in the processor's cache.
     """
 
     def __init__(
-        self, shape: tuple[int, ...], *, dtype: torch.dtype, size: int, pinned: bool = False
+        self,
+        shape: tuple[int, ...],
+        *,
+        dtype: torch.dtype,
+        size: int,
+        pinned: bool = False,
+        targets: Callable[[Tensor], list[Tensor]] = lambda buffer: list(buffer.unbind()),
     ) -> None:
         self.shape, self.dtype, self.size, self.pinned = shape, dtype, size, pinned
         self.made = 0  # buffers ever allocated
-        # Filled by finalizers, which run at any moment in any thread: put() of this queue is made for that.
-        self._free: queue.SimpleQueue[Tensor] = queue.SimpleQueue()
-        self._waiting: deque[tuple[Event, Tensor]] = deque()
+        self._targets = targets
+        # A list, as finalizers give back at any moment in any thread: append and pop need no lock.
+        self._free: list[Slot] = []
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[Event, Slot]] = deque()
 
-    def take(self) -> Tensor:
+    def take(self) -> Slot:
         """A free buffer; never waits for the consumer, who may keep as many batches as memory allows."""
-        while self._waiting and self._waiting[0][0].query():
-            self._give_back(self._waiting.popleft()[1])
-        try:
-            return self._free.get_nowait()
-        except queue.Empty:
-            pass
-        if self._waiting and self.made >= self.size:
-            event, buffer = self._waiting.popleft()
-            event.synchronize()
-            return buffer
-        self.made += 1
-        return torch.empty(self.shape, dtype=self.dtype, pin_memory=self.pinned)
+        with self._lock:
+            while self._waiting and self._waiting[0][0].query():
+                self.put_back(self._waiting.popleft()[1])
+            try:
+                return self._free.pop()
+            except IndexError:
+                pass
+            if self._waiting and self.made >= self.size:
+                event, slot = self._waiting.popleft()
+                event.synchronize()
+                return slot
+            self.made += 1
+        buffer = torch.empty(self.shape, dtype=self.dtype, pin_memory=self.pinned)
+        return Slot(buffer, self._targets(buffer))
 
-    def lend(self, buffer: Tensor, rows: int) -> Tensor:
+    def lend(self, slot: Slot, rows: int) -> Tensor:
         """The buffer's first rows as a tensor; when that and all its views are gone, the buffer is free."""
-        lease = buffer.numpy()[:rows]
-        weakref.finalize(lease, self._give_back, buffer).atexit = False
+        lease = slot.buffer.numpy()[:rows]
+        weakref.finalize(lease, self.put_back, slot).atexit = False
         return torch.from_numpy(lease)
 
-    def after(self, event: Event, buffer: Tensor) -> None:
+    def after(self, event: Event, slot: Slot) -> None:
         """The buffer is free once the event has happened."""
-        self._waiting.append((event, buffer))
+        with self._lock:
+            self._waiting.append((event, slot))
 
-    def put_back(self, buffer: Tensor) -> None:
-        """A buffer that nobody was given."""
-        self._give_back(buffer)
-
-    def _give_back(self, buffer: Tensor) -> None:
-        if self._free.qsize() < self.size:  # what a greedy consumer made grow goes back to the system
-            self._free.put(buffer)
+    def put_back(self, slot: Slot) -> None:
+        """The buffer is free now."""
+        if len(self._free) < self.size:  # what a greedy consumer made grow goes back to the system
+            self._free.append(slot)

@@ -5,16 +5,42 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from camp.pipeline.prefetcher import Prefetcher
 
 
-def test_results_come_in_order() -> None:
-    assert list(Prefetcher(lambda step: step * step, range(50), depth=3, name="test")) == [
-        step * step for step in range(50)
-    ]
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_results_come_in_order_however_they_are_finished(threads: int) -> None:
+    drawn: list[int] = []
+    made = [threading.Event() for _ in range(100)]
+
+    def inputs() -> Iterator[int]:
+        for number in range(100):
+            drawn.append(number)
+            yield number
+
+    def make(number: int) -> int:
+        if threads > 1 and number % 2 == 0:
+            assert made[number + 1].wait(30)  # the next one overtakes it
+        made[number].set()
+        return number * number
+
+    found = list(Prefetcher(make, inputs(), depth=5, name="test", threads=threads))
+    assert found == [number * number for number in range(100)]
+    assert drawn == list(range(100))
+
+
+def test_threads_work_at_the_same_time() -> None:
+    together = threading.Barrier(3)
+
+    def make(number: int) -> int:
+        together.wait(30)
+        return number
+
+    assert list(Prefetcher(make, range(9), depth=3, name="test", threads=3)) == list(range(9))
 
 
 def test_the_thread_stays_at_most_so_far_ahead() -> None:
@@ -60,7 +86,7 @@ def test_an_error_does_not_wait_behind_what_was_prefetched() -> None:
 
     ahead = Prefetcher(make, range(50), depth=5, name="test")
     failed.wait(30)
-    ahead._thread.join()
+    ahead._threads[0].join()
     with pytest.raises(KeyboardInterrupt):
         next(ahead)
 
