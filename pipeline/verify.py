@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..errors import CampError, MismatchError, VerificationError
-from ..files import SEAL, checksum_file, read_sealed
+from ..files import checksum_file, read_sealed
 from ..manifests.dataset import DATASET_FILE, Dataset
 from ..manifests.manifest import Manifest
 from ..progress import ProgressFactory, no_progress
+from ..vocab.shelf import vocabulary_names
+from ..vocab.vocabulary import Vocabulary
 from .feature_check import FeatureCheck, check_features
 from .finding import Finding
 from .repair import Repair, repair_features
+from .tokens import TokenReader
 
 Ids = npt.NDArray[np.int64]
 
@@ -76,7 +80,7 @@ def verify_dataset(
     dataset = Dataset.open(root)
     result = Verification(str(dataset.root))
     images = _check_manifest(dataset, result)
-    _check_other_parts(dataset.root, result)
+    _check_words(dataset, result)
     for name in features if features is not None else _feature_sets(dataset.root):
         folder = dataset.features_folder(name)
         if not folder.is_dir():
@@ -121,33 +125,32 @@ def _check_manifest(dataset: Dataset, result: Verification) -> dict[str, Ids] | 
     }
 
 
-def _check_other_parts(root: Path, result: Verification) -> None:
-    """Vocabularies and tokens: sealed files by their seal, others by the checksum recorded beside them."""
-    for path in sorted([*root.glob("vocab/*.json"), *root.glob("tokens/*/*.json")]):
+def _check_words(dataset: Dataset, result: Verification) -> None:
+    """Vocabularies, their word vectors and tokens, each by what it records of itself."""
+    root = dataset.root
+    vocabularies = [dataset.vocab_file(name) for name in vocabulary_names(dataset)]
+    checks: list[tuple[Path, Callable[[Path], object]]] = [
+        *((path, Vocabulary.load) for path in vocabularies),
+        *((path, _check_tokens) for path in sorted(root.glob("tokens/*/*.arrow"))),
+    ]
+    for path, check in checks:
         try:
-            value = json.loads(path.read_bytes())
-            if isinstance(value, dict) and SEAL in value:
-                value = read_sealed(path)
-        except (ValueError, CampError) as error:
+            check(path)
+        except (CampError, pa.ArrowException, ValueError) as error:
             result.findings.append(Finding(path.relative_to(root).as_posix(), _without(error, path)))
+    for matrix in sorted(root.glob("vocab/*.npy")):
+        notes = matrix.with_suffix(".json")
+        try:
+            record = {"file": matrix.name, "checksum": json.loads(notes.read_bytes())["checksum"]}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problem = f"not the description of {matrix.name} ({error!r}); build the vectors again"
+            result.findings.append(Finding(notes.relative_to(root).as_posix(), problem))
             continue
-        for record in _recorded_files(value):
-            # A vocabulary also remembers the foreign file it came from, which is not here.
-            if (path.parent / record["file"]).exists() or path.parent.parent.name == "tokens":
-                _check_recorded(path.parent, record, result, root=root)
+        _check_recorded(matrix.parent, record, result, root=root)
 
 
-def _recorded_files(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Every {'file': ..., 'checksum': ...} inside a JSON value."""
-    if isinstance(value, dict):
-        if isinstance(value.get("file"), str) and isinstance(value.get("checksum"), str):
-            yield value
-        for inner in value.values():
-            yield from _recorded_files(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            if isinstance(inner, (dict, list)):
-                yield from _recorded_files(inner)
+def _check_tokens(path: Path) -> None:
+    TokenReader(path).verify()
 
 
 def _check_recorded(folder: Path, record: Mapping[str, Any], result: Verification, *, root: Path) -> None:

@@ -25,8 +25,12 @@ from camp.pipeline.feature_spec import OPTIONAL_COLUMNS, FeatureSpec
 from camp.pipeline.row_block import RowBlock
 from camp.pipeline.shard_reader import ShardReader
 from camp.pipeline.shard_writer import ShardWriter
+from camp.pipeline.tokens import TokenReader, tokenize_dataset
 from camp.pipeline.verify import verify_dataset
 from camp.schema import Regions
+from camp.vocab.building import build_vocabulary
+from camp.vocab.tokenizer import open_tokenizer
+from camp.vocab.vectors import load_vectors, save_vectors, vectors_file
 
 MakeDataset = Callable[..., Dataset]
 MakeFeatures = Callable[..., Path]
@@ -353,21 +357,30 @@ def test_repair_keeps_one_kind(make_dataset: MakeDataset, make_features: MakeFea
     }
 
 
-def test_other_parts_are_checked_by_what_they_record(dataset: Dataset) -> None:
-    vocab, tokens = dataset.root / "vocab", dataset.root / "tokens" / "words"
-    vocab.mkdir()
-    tokens.mkdir(parents=True)
-    write_sealed(vocab / "words.json", {"words": ["a"]})
-    (tokens / "train.arrow").write_bytes(b"ids")
-    record = {"file": "train.arrow", "checksum": checksum_file(tokens / "train.arrow")}
-    write_sealed(tokens / "index.json", {"splits": {"train": record}})
+def test_vocabularies_vectors_and_tokens_are_checked(make_dataset: MakeDataset, tmp_path: Path) -> None:
+    dataset = make_dataset({"train": 3})
+    vocabulary = build_vocabulary(dataset, tokenizer=open_tokenizer("plain"), min_count=1)
+    path = dataset.vocab_file("words")
+    vocabulary.save(path)
+    tokenize_dataset(dataset)
+    (tmp_path / "glove.txt").write_text("dog 1 2\ngrass 3 4\n")
+    vectors = load_vectors(tmp_path / "glove.txt", vocabulary=vocabulary)
+    save_vectors(vectors_file(path, "glove"), vectors, vocabulary=vocabulary)
     assert findings(dataset) == []
-    (tokens / "train.arrow").write_bytes(b"idz")
-    (vocab / "words.json").write_bytes((vocab / "words.json").read_bytes().replace(b'"a"', b'"b"'))
-    assert findings(dataset) == [
-        "tokens/words/train.arrow: checksum differs: damaged or replaced",
-        "vocab/words.json: damaged, its content does not fit its seal",
-    ]
+    tokens = dataset.tokens_folder("words") / "train.arrow"
+    values = TokenReader(tokens).values
+    content = bytearray(tokens.read_bytes())
+    content[content.index(values.tobytes())] ^= 1
+    tokens.write_bytes(content)
+    matrix = vectors_file(path, "glove")
+    matrix.write_bytes(matrix.read_bytes()[:-1] + b"x")
+    path.write_bytes(path.read_bytes().replace(b'"dog"', b'"dot"'))
+    found = findings(dataset)
+    assert found[0].startswith("vocab/words.json: fingerprint")
+    assert found[1].startswith("tokens/words/train.arrow: checksum")
+    assert found[2] == "vocab/words.glove.npy: checksum differs: damaged or replaced"
+    matrix.with_suffix(".json").unlink()
+    assert findings(dataset)[2].startswith("vocab/words.glove.json: not the description of words.glove.npy")
 
 
 def test_command_line(dataset: Dataset, store: str) -> None:
