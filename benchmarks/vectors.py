@@ -55,7 +55,7 @@ def measure_memory(path: Path, rows: int) -> None:
 
 def main() -> None:
     options = arguments(__doc__ or "")
-    rows = 40_000 if options.quick else 400_000
+    rows = 100_000 if options.quick else 400_000
     result = Result("vectors")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "vectors.txt"
