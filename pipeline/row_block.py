@@ -58,7 +58,8 @@ class RowBlock:
         _fill(features, count, spec.short)
         arrays["image_id"][row] = image_id
         arrays["num_regions"][row] = count
-        arrays["size"][row] = regions.width, regions.height
+        size = arrays["size"][row]
+        size[0], size[1] = regions.width, regions.height
         self.count += 1
 
     def add_stored(self, rows: Mapping[str, Array], first: int, count: int) -> None:
@@ -113,11 +114,13 @@ def box_problem(boxes: Array, *, width: int, height: int) -> str | None:
     """Why boxes (n, 4) do not lie inside their image, or None."""
     if width < 1 or height < 1:
         return f"image size {width}×{height}"
-    wrong = ~boxes_inside(boxes, np.array([width, height]))
-    if not wrong.any():
-        return None
-    box = [round(float(edge), 2) for edge in boxes[wrong][0]]
-    return f"box {box} outside the image of {width}×{height}"
+    # For the few boxes of an image a plain loop is faster than arrays. NaN fails every comparison.
+    low, right, bottom = -BOX_TOLERANCE, width + BOX_TOLERANCE, height + BOX_TOLERANCE
+    for x1, y1, x2, y2 in boxes.tolist():
+        if not (low <= x1 <= x2 <= right and low <= y1 <= y2 <= bottom):
+            box = [round(edge, 2) for edge in (x1, y1, x2, y2)]
+            return f"box {box} outside the image of {width}×{height}"
+    return None
 
 
 def boxes_inside(boxes: Array, size: Array) -> npt.NDArray[np.bool_]:
@@ -137,10 +140,12 @@ def cast(source: Array, *, out: Array) -> None:
 
     # torch takes no read-only array without a warning; the copy costs a quarter of numpy's conversion.
     source = np.ascontiguousarray(source) if source.flags.writeable else source.copy()
-    values, halves = torch.from_numpy(source).flatten(), torch.from_numpy(out).view(-1)
+    values, halves = torch.from_numpy(source).view(-1), torch.from_numpy(out).view(-1)
     # In pieces that torch leaves to one thread: its pool must not be woken for every row, nor after a fork.
-    for start in range(0, len(values), _CAST_VALUES):
-        halves[start : start + _CAST_VALUES].copy_(values[start : start + _CAST_VALUES])
+    for piece, target in zip(
+        torch.split(values, _CAST_VALUES), torch.split(halves, _CAST_VALUES), strict=True
+    ):
+        target.copy_(piece)
 
 
 def largest_bits(features: Array) -> Array:
@@ -158,6 +163,7 @@ def largest_bits(features: Array) -> Array:
     return np.maximum(positive, negative)
 
 
+_UNSIGNED = {2: np.uint16, 4: np.uint32}
 INFINITY_BITS = {2: 0x7C00, 4: 0x7F800000}  # by the size of a number
 
 
@@ -165,7 +171,7 @@ def _check_features(source: Array, stored: Array) -> None:
     """Refuse what verify would refuse: NaN, infinity, nothing but zeros."""
     infinity = INFINITY_BITS[stored.dtype.itemsize]
     # Features behind a ReLU are never negative, and one look is enough.
-    if 0 < stored.view(f"u{stored.dtype.itemsize}").max() < infinity:
+    if 0 < stored.view(_UNSIGNED[stored.dtype.itemsize]).max() < infinity:
         return
     largest = int(largest_bits(stored[None])[0])
     if 0 < largest < infinity:
