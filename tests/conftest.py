@@ -9,10 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from camp.manifests.dataset import Dataset, write_generation
 from camp.manifests.manifest import manifest_from_rows
 from camp.schema import CaptionRow, ImageRow
+
+# How long an example takes says how busy the machine is, not whether the code is right.
+settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("house")
 
 SHARED_DATA = Path(os.environ.get("CAMP_REAL_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 

@@ -41,7 +41,7 @@ def matrices(draw: st.DrawFn) -> tuple[npt.NDArray[np.float64], list[int]]:
     return np.array(draw(values), np.float64).reshape(images, len(owner)), owner
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(matrices(), st.sampled_from([1, 64, 1 << 20]))
 def test_ranks_equal_the_definition(matrix: tuple[npt.NDArray[np.float64], list[int]], tile: int) -> None:
     scores, owner = matrix
@@ -133,7 +133,7 @@ def test_bad_matrices(scores: npt.NDArray[Any], owner: list[int], folds: int, me
         evaluate(scores, owner, folds=folds)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(matrices())
 def test_map_at_r_equals_the_definition(matrix: tuple[npt.NDArray[np.float64], list[int]]) -> None:
     scores, owner = matrix

@@ -36,7 +36,7 @@ def naive(
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_ranks_equal_the_definition(data: st.DataObject) -> None:
     images = data.draw(st.integers(1, 6))

@@ -51,7 +51,7 @@ def test_the_mean_is_over_classes_that_occur() -> None:
     assert mean_average_precision([found()], [truth()], iou=0.5, classes=4) == 0.0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(

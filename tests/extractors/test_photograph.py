@@ -238,7 +238,7 @@ def test_the_error_is_input_and_survives_a_process_boundary() -> None:
     assert (again.reason, str(again)) == (decoding.TOO_LARGE, "too many pixels: 9x9")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     source=st.sampled_from(["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP"]),
     changes=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=12),

@@ -38,7 +38,7 @@ def one_class_at_a_time(boxes: Tensor, scores: Tensor, *, iou: float) -> Tensor:
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     count=st.integers(1, 60),
     classes=st.sampled_from([1, 7, 64, 65, 130]),

@@ -195,7 +195,7 @@ def quarters_back(pooled: Tensor) -> Tensor:
     return pooled.view(7, 7, count, 2, 2, channels).permute(2, 5, 0, 3, 1, 4).reshape(count, channels, 14, 14)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     rows=st.integers(1, 45),
     columns=st.integers(1, 70),

@@ -161,7 +161,7 @@ sources = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(sources)
 def test_every_caption_arrives_or_is_counted(tmp_path_factory: pytest.TempPathFactory, source: Any) -> None:
     folder = tmp_path_factory.mktemp("karpathy")
@@ -183,7 +183,7 @@ def test_every_caption_arrives_or_is_counted(tmp_path_factory: pytest.TempPathFa
     assert empty + len(kept) == sum(len(captions) for _, captions in source)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.binary(max_size=60))
 def test_no_bytes_lead_to_anything_but_a_clear_error(
     tmp_path_factory: pytest.TempPathFactory, junk: bytes

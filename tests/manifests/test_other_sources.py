@@ -311,7 +311,7 @@ class TestTable:
         with pytest.raises(InputError, match=message):
             run(tmp_path / name, "table")
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(
         st.lists(
             st.fixed_dictionaries(

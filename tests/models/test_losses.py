@@ -48,7 +48,7 @@ def literal(name: str, S: list[list[float]], image_of: list[int], *, margin: flo
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if name != "bce_annealed"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     images=st.integers(1, 4),
     captions=st.integers(1, 6),

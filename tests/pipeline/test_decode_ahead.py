@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from camp.pipeline.decode_ahead import DecodeAhead, OverTimeError
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     count=st.integers(0, 40), threads=st.integers(1, 4), ahead=st.integers(0, 8), seed=st.integers(0, 1000)
 )

@@ -64,7 +64,7 @@ _GENERATIONS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(generations=_GENERATIONS, shard_size=st.integers(1, 12), batch_rows=st.integers(1, 9))
 def test_units_equal_those_of_a_walk_over_the_images(
     tmp_path_factory: pytest.TempPathFactory, generations: list[list[str]], shard_size: int, batch_rows: int
@@ -80,7 +80,7 @@ def test_units_equal_those_of_a_walk_over_the_images(
     assert [unit.images for unit in units] == [len(found[unit.shard]) for unit in units]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(generations=_GENERATIONS, shard_size=st.integers(1, 12))
 def test_an_append_leaves_old_units_as_they_were(
     tmp_path_factory: pytest.TempPathFactory, generations: list[list[str]], shard_size: int

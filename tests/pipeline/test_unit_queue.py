@@ -26,7 +26,7 @@ def _units(count: int) -> list[Unit]:
     ]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     count=st.integers(0, 12),
     workers=st.integers(1, 5),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from camp.errors import InputError
@@ -26,7 +26,6 @@ PLAIN = Tokenizer("plain", version="1")
 DATA_FREE = Tokenizer("nltk")
 
 
-@settings(deadline=None)
 @given(captions=st.lists(st.text(max_size=20), max_size=10))
 def test_counts_are_those_of_the_loop(captions: list[str]) -> None:
     expected: Counter[str] = Counter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from camp.vocab.encoding import LONG_CAPTION, encode_captions
@@ -25,7 +25,6 @@ CAPTIONS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(captions=CAPTIONS, vocabulary=st.sampled_from([USUAL, BARE]), max_words=st.none() | st.integers(1, 4))
 def test_ids_are_those_of_one_caption_after_another(
     captions: list[str], vocabulary: Vocabulary, max_words: int | None

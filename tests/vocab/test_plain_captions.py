@@ -27,7 +27,7 @@ FRAGMENTS = (
 WORDS = st.sampled_from(FRAGMENTS.split(" "))
 GLUE = st.sampled_from(["", " ", " ", " ", "  ", "\n", ", ", ". ", '"'])
 CAPTIONS = st.lists(st.tuples(WORDS, GLUE), max_size=8).map(lambda parts: "".join(map("".join, parts)))
-MORE = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MORE = settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def all_strings(letters: str, longest: int) -> list[str]:

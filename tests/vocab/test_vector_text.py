@@ -49,7 +49,7 @@ def oracle(rows: Sequence[tuple[str, list[str]]]) -> dict[str, list[float]]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(file=files(), size=st.integers(1, 80))
 def test_any_file_in_any_blocks(file: tuple[list[tuple[str, list[str]]], str], size: int) -> None:
     rows, style = file
@@ -66,7 +66,7 @@ def test_any_file_in_any_blocks(file: tuple[list[tuple[str, list[str]]], str], s
             assert sink.rank[row] == MISSING
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     lines=st.integers(1, 30),
     bad=st.integers(1, 30),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from camp.errors import InputError, MismatchError, VerificationError
@@ -52,7 +52,6 @@ def test_max_size_counts_words_without_specials() -> None:
     assert build(max_size=2).words[4:] == ("a", "cat")
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=3), st.integers(1, 6), max_size=12), st.integers(1, 5))
 def test_order_is_that_of_a_naive_sort(counter: dict[str, int], min_count: int) -> None:
     counts = TokenCounts(Counter(counter), captions=1)
@@ -70,7 +69,6 @@ def test_encode_and_decode() -> None:
     assert vocabulary.decode([4, 6]) == ["a", "dog"]
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(["a", "cat", "dog", "odd", "rare"]), max_size=8))
 def test_known_words_survive_the_round_trip(tokens: list[str]) -> None:
     vocabulary = build()

@@ -130,7 +130,7 @@ _boxes = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(_boxes, _boxes)
 def test_relations_and_their_opposites_agree(a: Box, b: Box) -> None:
     assert holds("left of", a, b) == holds("right of", b, a)

@@ -77,7 +77,7 @@ def encode(values: np.ndarray[Any, Any], dtype: str, *, wrapped: bool) -> str:
     return repr(text) if wrapped else text.decode()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     counts=st.lists(st.integers(1, 40), min_size=1, max_size=12),
     lxmert=st.booleans(),

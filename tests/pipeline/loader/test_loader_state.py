@@ -35,7 +35,7 @@ def epoch_of(loader: FeatureLoader, epoch: int = 0) -> list[list[int]]:
     drop_last=st.booleans(),
     epoch=st.integers(0, 3),
 )
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_resumed_anywhere_the_rest_is_the_same(
     make_world: MakeWorld, stop: int, unit: str, shuffle: str, prefetch: int, drop_last: bool, epoch: int
 ) -> None:

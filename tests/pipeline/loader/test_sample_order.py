@@ -24,7 +24,7 @@ DRAWN = [2, 4, 4, 0, 4, 3, 0, 4, 4, 4, 3, 0]
     seed=st.integers(0, 2**63),
     epoch=st.integers(0, 1000),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_sample_once_and_windows_apart(
     count: int, block: int, blocks: int, kind: str, seed: int, epoch: int
 ) -> None:

@@ -77,7 +77,7 @@ def test_features_are_views_that_cannot_be_written(
         view[0, 0] = 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_gather_is_the_plain_loop(data: st.DataObject) -> None:
     rows = [np.full((2, 3), number, np.float16) for number in range(data.draw(st.integers(1, 40)))]

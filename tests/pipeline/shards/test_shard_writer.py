@@ -109,7 +109,7 @@ def test_both_formats_have_the_same_content_checksum(tmp_path: Path, make_region
 
 
 @pytest.mark.parametrize("store", STORES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(rows=st.integers(0, 140), regions=st.integers(1, 4), dim=st.integers(1, 5), failed=st.integers(0, 2))
 def test_any_number_of_rows(
     tmp_path_factory: pytest.TempPathFactory, store: str, rows: int, regions: int, dim: int, failed: int

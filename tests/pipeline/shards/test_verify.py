@@ -69,7 +69,7 @@ def test_an_intact_set_has_no_findings(dataset: Dataset) -> None:
     assert (check.shards, check.rows, check.gaps) == (3, 8, [])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_one_flipped_bit_anywhere_is_found(dataset: Dataset, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(files_of(dataset.root)))
