@@ -79,7 +79,9 @@ def _find_layout(text: bytes, *, where: str) -> _Layout:
     fields = first.split()
     announced = None
     line = first
-    if len(fields) == 2 and all(field.isdigit() for field in fields) and len(second.split()) != 2:
+    # Two whole numbers are a header, unless one number per word is what the next line has as well.
+    pair = len(fields) == 2 and all(field.isdigit() for field in fields)
+    if pair and (len(second.split()) != 2 or fields[1] == b"1"):
         announced, line = int(fields[0]), second
         dim = int(fields[1])
     else:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from camp.errors import InputError
@@ -50,6 +50,7 @@ def oracle(rows: Sequence[tuple[str, list[str]]]) -> dict[str, list[float]]:
 
 
 @settings(max_examples=200)
+@example(file=([("first", ["0.25"]), ("dog", ["0.5"])], "header"), size=1)
 @given(file=files(), size=st.integers(1, 80))
 def test_any_file_in_any_blocks(file: tuple[list[tuple[str, list[str]]], str], size: int) -> None:
     rows, style = file
