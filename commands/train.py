@@ -15,6 +15,9 @@ from .options import DATASET, FOLDER, debug_option, json_option, print_json, say
 @click.option("--out", type=FOLDER, metavar="RUN", help="The run to make.")
 @click.option("--features", help="Which feature set [default: the only one].")
 @click.option("--vocab", help="Which vocabulary [default: the only one].")
+@click.option(
+    "--init", type=FOLDER, metavar="RUN", help="Start from another run's weights, as far as they fit."
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Change the config; repeat.")
 @click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True)
 @click.option("--resume", is_flag=True, help="Go on with the run in --out, if there is one.")
@@ -27,6 +30,7 @@ def command(
     out: Path | None,
     features: str | None,
     vocab: str | None,
+    init: Path | None,
     overrides: tuple[str, ...],
     device: str,
     resume: bool,
@@ -62,6 +66,7 @@ def command(
         out=out,
         features=features,
         vocab=vocab,
+        init=init,
         device=torch.device("cpu") if device == "cpu" else None,
         resume=resume,
         progress=terminal_progress,

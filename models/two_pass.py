@@ -15,7 +15,7 @@ the step instead of letting its hooks do it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -93,7 +93,7 @@ def one_pass_step(
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     value = loss(scores, Pairs.of(batch), step)
     torch.autograd.backward((value + sum(aux.values())) * scale)
-    return Step(value.detach(), _detached(aux), scores.detach(), scores.numel())
+    return Step(value.detach(), detached(aux), scores.detach(), scores.numel())
 
 
 def two_pass_step(
@@ -124,15 +124,8 @@ def two_pass_step(
         tile_bytes=tile_bytes,
         chunk_bytes=chunk_bytes,
     )
-    roots: list[Tensor] = [value * scale for value in aux.values()]
-    gradients: list[Tensor | None] = [None] * len(roots)
-    for encoded, gradient in ((images, found.images), (texts, found.texts)):
-        for root, value in zip(encoded.floats(), gradient.floats(), strict=True):
-            if root.requires_grad:
-                roots.append(root)
-                gradients.append(value.to(root.dtype))
-    torch.autograd.backward(roots, gradients)
-    return Step(found.loss, _detached(aux), found.scores, found.scored_again)
+    push_into_encoders([(images, found.images), (texts, found.texts)], aux, scale=scale)
+    return Step(found.loss, detached(aux), found.scores, found.scored_again)
 
 
 def score_gradients(
@@ -149,14 +142,29 @@ def score_gradients(
     chunk_bytes: int | None = None,
 ) -> ScoreGradients:
     """Detached encodings -> the loss and their gradients; the scorer's own are added to its parameters."""
-    _forbid_random_scores(model)
+    forbid_random_scores(model)
     with autocast():
         scores = score_matrix(model, images, texts, tile_bytes=tile_bytes)
     leaf = scores.requires_grad_()
     with torch.enable_grad():
         value = loss(leaf, pairs, step)
     (gradient,) = torch.autograd.grad(value, leaf)
-    gradient = gradient * scale
+    into_images, into_texts, again = push_gradients(
+        model, images, texts, gradient * scale, autocast=autocast, chunk_bytes=chunk_bytes
+    )
+    return ScoreGradients(value.detach(), scores.detach(), into_images, into_texts, again)
+
+
+def push_gradients(
+    model: Matcher,
+    images: Encoded,
+    texts: Encoded,
+    gradient: Tensor,
+    *,
+    autocast: Autocast = nullcontext,
+    chunk_bytes: int | None = None,
+) -> tuple[Encoded, Encoded, int]:
+    """Pass 2: dL/dS (I, C) -> the gradients of both encodings, and how many pairs were scored for them."""
     into_images, into_texts = _zeros(images), _zeros(texts)
     again = 0
     for part in _parts(model, images, texts, gradient, _chunk_bytes(chunk_bytes, images.mask)):
@@ -167,7 +175,21 @@ def score_gradients(
         _add(into_images, part.rows, part_images)
         _add(into_texts, part.columns, part_texts)
         again += part.gradient.numel()
-    return ScoreGradients(value.detach(), scores.detach(), into_images, into_texts, again)
+    return into_images, into_texts, again
+
+
+def push_into_encoders(
+    encoded: Sequence[tuple[Encoded, Encoded]], aux: Mapping[str, Tensor], *, scale: float | Tensor
+) -> None:
+    """Encodings with their gradients, and the auxiliary losses -> once through the encoders."""
+    roots: list[Tensor] = [value * scale for value in aux.values()]
+    gradients: list[Tensor | None] = [None] * len(roots)
+    for encoding, gradient in encoded:
+        for root, value in zip(encoding.floats(), gradient.floats(), strict=True):
+            if root.requires_grad:
+                roots.append(root)
+                gradients.append(value.to(root.dtype))
+    torch.autograd.backward(roots, gradients)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +263,11 @@ def _chunk_bytes(given: int | None, like: Tensor) -> int:
     return CPU_CHUNK_BYTES if like.device.type == "cpu" else GPU_CHUNK_BYTES
 
 
-def _detached(losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def detached(losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in losses.items()}
 
 
-def _forbid_random_scores(model: Matcher) -> None:
+def forbid_random_scores(model: Matcher) -> None:
     for name, module in model.named_modules():
         if name.split(".")[0] in ONCE_PER_BATCH or not module.training:
             continue

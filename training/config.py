@@ -41,6 +41,7 @@ class LossConfig:
     reduction: str = "sum"
     of_probabilities: bool = False
     rate: float = 0.991  # of the annealed losses: the closer to 1, the later the hardest negatives rule
+    across_ranks: bool = False  # negatives from every rank's part of the batch, not from its own alone
 
     def problems(self) -> list[str]:
         from ..models.losses import LOSSES

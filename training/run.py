@@ -32,6 +32,7 @@ from .config import TrainConfig
 from .config_file import config_to_toml
 from .ranks import Ranks, join_ranks
 from .trainer import Trainer, TrainOutcome
+from .warm_start import start_from
 
 CONFIG_FILE = "config.toml"
 
@@ -43,12 +44,16 @@ def train_dataset(
     out: Path,
     features: str | None = None,
     vocab: str | None = None,
+    init: Path | None = None,
     device: torch.device | None = None,
     resume: bool = False,
     progress: ProgressFactory = no_progress,
     say: Callable[[str], None] = lambda text: None,
 ) -> TrainOutcome:
-    """Train on a data set's shards and tokens; `resume` goes on with the run in `out`, where there is one."""
+    """Train on a data set's shards and tokens, from the weights of the run `init` where it is given.
+
+    `resume` goes on with the run in `out`, where there is one.
+    """
     device = device or default_device()
     ranks = join_ranks(device)
     try:
@@ -58,6 +63,7 @@ def train_dataset(
             out=out,
             features=features,
             vocab=vocab,
+            init=init,
             device=device,
             resume=resume,
             ranks=ranks,
@@ -75,6 +81,7 @@ def _train(
     out: Path,
     features: str | None,
     vocab: str | None,
+    init: Path | None,
     device: torch.device,
     resume: bool,
     ranks: Ranks,
@@ -96,15 +103,16 @@ def _train(
         "vocab": {"name": vocab_name, "fingerprint": vocabulary.fingerprint, "size": len(vocabulary)},
         "model": {"name": config.model.name, "options": options},
         "max_words": config.data.max_words,
+        "init": init and os.path.relpath(init.resolve(), out.resolve()),
         "config": asdict(config),
     }
-    if ranks.first:
-        _prepare_folder(out, header, config, vocabulary=vocabulary, resume=resume)
     torch.manual_seed(config.run.seed)
     vectors = _vectors(dataset, vocab_name, vocabulary, config.data.vectors)
     if vectors is not None:
         options["word_dim"] = vectors.shape[1]
     model = build_model(config.model.name, vocab_size=len(vocabulary), vectors=vectors, options=options)
+    if init is not None:
+        start_from(init, model, vocabulary=vocabulary, say=say)
     model = model.to(device)
     if config.run.compile:
         _compile(model)
@@ -137,6 +145,8 @@ def _train(
         max_words=config.data.max_words,
         limit=config.validation.images,
     )
+    if ranks.first:
+        _prepare_folder(out, header, config, vocabulary=vocabulary, resume=resume)
     _announce(say, device=device, loader=loader, validation=validation, config=config, model=model)
     trainer = Trainer(
         config,
@@ -175,7 +185,7 @@ def _prepare_folder(
 
 def _check_same(run: Run, header: dict[str, Any]) -> None:
     """A resumed run must be the same run; only its length may change."""
-    for part in ("dataset", "features", "vocab", "model", "max_words"):
+    for part in ("dataset", "features", "vocab", "model", "max_words", "init"):
         found, expected = header[part], run.header[part]
         if part == "dataset":
             found, expected = found["fingerprint"], expected["fingerprint"]

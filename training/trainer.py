@@ -17,10 +17,11 @@ from ..errors import MismatchError
 from ..evaluation.checkpoint import has_checkpoint, load_checkpoint, load_weights, save_checkpoint
 from ..models.losses import build_loss
 from ..models.matcher import Matcher
-from ..models.two_pass import training_step
+from ..models.two_pass import Step, training_step
 from ..progress import Bar, ProgressFactory, no_progress
 from ..schema import Batch
 from .config import TrainConfig
+from .gathered import gathered_step
 from .journal import Journal, draw_curve
 from .optimizer import (
     AveragedWeights,
@@ -175,9 +176,10 @@ class Trainer:
             if batch is not None:
                 if not losses:
                     self._begin_step()
-                losses.append(self._backward(batch))
-                meter.add(losses[-1], len(batch.image_ids) * len(batch.caption_ids))
-                captions = len(batch.caption_ids)
+                done = self._backward(batch)
+                losses.append(float(done.loss))
+                meter.add(losses[-1], done.scores.numel())
+                captions = done.scores.shape[1]
             if losses and (batch is None or len(losses) == self.config.optimizer.accumulate):
                 yield sum(losses) / len(losses), self._end_step(), captions
                 losses = []
@@ -195,20 +197,29 @@ class Trainer:
             parameters["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
 
-    def _backward(self, batch: Batch) -> float:
-        """Add one batch's gradients -> its loss; one that is not finite stops the run."""
-        share = 1.0
-        if self.config.loss.reduction == "mean":
-            share = 1.0 / (self.config.optimizer.accumulate * self.ranks.world_size)
-        scale: float | Tensor = share
-        if self.scaler.is_enabled():
-            scale = self.scaler.scale(torch.full((), share, device=self.device))
-        done = training_step(
-            self.model, batch, loss=self.loss, step=self.standing.step, scale=scale, autocast=self._autocast
-        )
-        loss = float(done.loss)
-        check_finite(loss, batch, step=self.standing.step)
-        return loss
+    def _backward(self, batch: Batch) -> Step:
+        """Add one batch's gradients; a loss that is not finite stops the run."""
+        mean = self.config.loss.reduction == "mean"
+        share = 1.0 / self.config.optimizer.accumulate if mean else 1.0
+        alone = share / self.ranks.world_size if mean else share  # where each rank has a loss of its own
+        if self.config.loss.across_ranks and self.ranks.world_size > 1:
+            done = gathered_step(
+                self.model, batch, ranks=self.ranks, loss=self.loss, step=self.standing.step,
+                scale=self._scaled(share), aux_scale=self._scaled(alone), autocast=self._autocast,
+            )  # fmt: skip
+        else:
+            done = training_step(
+                self.model, batch, loss=self.loss, step=self.standing.step, scale=self._scaled(alone),
+                autocast=self._autocast,
+            )  # fmt: skip
+        check_finite(float(done.loss), batch, step=self.standing.step)
+        return done
+
+    def _scaled(self, share: float) -> float | Tensor:
+        """A factor of the loss, times the one that keeps float16 gradients from vanishing."""
+        if not self.scaler.is_enabled():
+            return share
+        return self.scaler.scale(torch.full((), share, device=self.device))
 
     def _end_step(self) -> float:
         """Move the weights -> the gradient's norm before clipping."""
