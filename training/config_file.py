@@ -32,13 +32,7 @@ def shipped_configs() -> dict[str, Path]:
 def read_config(source: Path | str, *, overrides: Sequence[str] = ()) -> TrainConfig:
     """A file, or the name of a shipped recipe, and `key=value` overrides -> a config."""
     path = _find(source)
-    try:
-        with path.open("rb") as stream:
-            tree = tomllib.load(stream)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not valid TOML ({error})") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: invalid UTF-8 at byte {error.start}") from None
+    tree = _read_tree(path)
     problems: list[str] = []
     for override in overrides:
         _override(tree, override, problems)
@@ -64,6 +58,41 @@ def parse_config(tree: Mapping[str, Any], *, source: str, problems: Sequence[str
         count = "1 problem" if len(wrong) == 1 else f"{len(wrong)} problems"
         raise InputError(f"{source}: {count}: " + "; ".join(wrong))
     return TrainConfig(**stages)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A TOML file -> its tables."""
+    try:
+        with path.open("rb") as stream:
+            return tomllib.load(stream)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path}: not valid TOML ({error})") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: invalid UTF-8 at byte {error.start}") from None
+
+
+def _read_tree(path: Path, *, above: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """A config file over what it `extends`: a recipe's name, or a file beside it."""
+    if path.resolve() in above:
+        raise InputError(f"{path}: extends itself, through {', '.join(file.name for file in above)}")
+    tree = read_toml(path)
+    base = tree.pop("extends", None)
+    if base is None:
+        return tree
+    if not isinstance(base, str):
+        raise InputError(f"{path}: extends: found {base!r}, expected a recipe's name or a .toml file")
+    below = _find(path.parent / base if base.endswith(".toml") else base)
+    return _merge(_read_tree(below, above=(*above, path.resolve())), tree)
+
+
+def _merge(below: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables are merged, values replaced."""
+    for key, value in over.items():
+        table = below.get(key)
+        below[key] = _merge(table, value) if isinstance(table, dict) and isinstance(value, dict) else value
+    return below
 
 
 def _find(source: Path | str) -> Path:
