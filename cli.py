@@ -37,6 +37,7 @@ CAMP_COMMANDS: dict[str, str] = {
     "search": "A text -> images, an image -> captions, from an index on disk.",
     "score": "One image, some texts -> a number for each.",
     "report": "A run -> one HTML page: recall, galleries, explanations.",
+    "compare": "Several configs on one data set -> one table and one plot.",
     "explain": "Draw what a model attended to, and how far its gates opened.",
 }
 

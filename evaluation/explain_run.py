@@ -130,4 +130,6 @@ def _facts(explanation: Explanation) -> dict[str, Any]:
         "word_weight": rounded(explanation.word_weight),
         "region_gate": rounded(explanation.region_gate),
         "region_weight": rounded(explanation.region_weight),
+        "word_fovea": rounded(explanation.word_fovea),
+        "region_fovea": rounded(explanation.region_fovea),
     }

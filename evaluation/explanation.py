@@ -14,11 +14,12 @@ from ..schema import Regions
 from ..vocab.vocabulary import Vocabulary
 
 Array = npt.NDArray[np.float32]
+KINDS = ("attention", "gate", "weight", "fovea")
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One pair. Fields that a model does not have are None; every weight row sums to 1."""
+    """One pair. Fields that a model does not have are None; attention and weights sum to 1."""
 
     text: str
     words: list[str]  # (N,) as the model reads them
@@ -30,6 +31,8 @@ class Explanation:
     word_gate: Array | None  # (N,)
     region_weight: Array | None  # (R,) each region's share of the image
     word_weight: Array | None  # (N,)
+    region_fovea: Array | None  # (R,) 1 for the region that the caption brings out most
+    word_fovea: Array | None  # (N,)
 
 
 @torch.no_grad()
@@ -65,7 +68,7 @@ def explain(
         value = details[name][0].float()
         return (value.mean(dim=-1) if name.endswith("_gate") else value).cpu().numpy()
 
-    names = ("region_attention", "word_attention", "region_gate", "word_gate", "region_weight", "word_weight")
+    names = [f"{item}_{kind}" for kind in KINDS for item in ("region", "word")]
     return Explanation(
         text=text,
         words=[vocabulary.words[number] for number in ids],

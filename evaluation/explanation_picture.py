@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from .explanation import Explanation
+from .explanation import Array, Explanation
 
 _COLUMNS = 5
 _BOXES_DRAWN = 3  # the best regions of a word get a frame
@@ -56,18 +56,32 @@ def _shown_words(explanation: Explanation) -> list[int]:
 
 
 def _draw_image(axis: Axes, explanation: Explanation, photograph: Pixels) -> None:
-    """The photograph, lit by each region's share of the image vector."""
-    weights = explanation.region_weight
-    count = len(explanation.regions.boxes)
-    lit = photograph if weights is None else light(photograph, explanation, weights[:count])
-    axis.imshow(lit)
-    axis.set_title("the image" if weights is None else "share of each region", fontsize=10)
+    """The photograph, lit by each region's share of the image vector, or by the fovea."""
+    weights, title = explanation.region_weight, "share of each region"
+    if weights is None:
+        weights, title = explanation.region_fovea, "the fovea"
+    if weights is None:
+        axis.imshow(photograph)
+        axis.set_title("the image", fontsize=10)
+        return
+    weights = weights[: len(explanation.regions.boxes)]
+    axis.imshow(light(photograph, explanation, weights))
+    axis.set_title(title, fontsize=10)
+    if explanation.region_fovea is not None:
+        _frame_best(axis, explanation, photograph, weights)
 
 
 def _draw_word(axis: Axes, explanation: Explanation, photograph: Pixels, number: int) -> None:
     assert explanation.region_attention is not None
     weights = explanation.region_attention[number][: len(explanation.regions.boxes)]
     axis.imshow(light(photograph, explanation, weights))
+    _frame_best(axis, explanation, photograph, weights)
+    gate = "" if explanation.word_gate is None else f"  gate {explanation.word_gate[number]:.2f}"
+    axis.set_title(f"{explanation.words[number]}{gate}", fontsize=11)
+
+
+def _frame_best(axis: Axes, explanation: Explanation, photograph: Pixels, weights: Array) -> None:
+    """Frames around the strongest regions, the best one thickest."""
     scale = photograph.shape[1] / max(explanation.regions.width, 1)
     for rank, region in enumerate(np.argsort(-weights)[:_BOXES_DRAWN]):
         left, top, right, bottom = explanation.regions.boxes[region] * scale
@@ -80,8 +94,6 @@ def _draw_word(axis: Axes, explanation: Explanation, photograph: Pixels, number:
             linewidth=2.5 - 0.8 * rank,
         )
         axis.add_patch(frame)
-    gate = "" if explanation.word_gate is None else f"  gate {explanation.word_gate[number]:.2f}"
-    axis.set_title(f"{explanation.words[number]}{gate}", fontsize=11)
 
 
 def light(photograph: Pixels, explanation: Explanation, weights: npt.NDArray[np.float32]) -> Pixels:
@@ -103,6 +115,7 @@ def _draw_gates(axes: npt.NDArray[np.object_], explanation: Explanation) -> None
     series = [
         ("gate of each word", words, explanation.word_gate),
         ("share of each word", words, explanation.word_weight),
+        ("fovea of each word", words, explanation.word_fovea),
         (
             "gate of each region",
             [str(n) for n in range(len(explanation.regions.boxes))],

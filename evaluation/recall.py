@@ -132,6 +132,23 @@ def _hits(ranks: Ranks, owner: Ints) -> _Hits:
     return _Hits(hits=hits, queries=queries)
 
 
+def chance_recalls(caption_image: npt.ArrayLike, *, images: int, folds: int = 1) -> Metrics:
+    """What ranking at random reaches on average, in percent: the level below which nothing is learnt."""
+    owner = np.asarray(caption_image, np.int64)
+    size, captions = images // folds, len(owner) // folds
+    own = np.bincount(owner, minlength=images)  # captions of each image
+    own = own[own > 0].astype(np.float64)
+    metrics: Metrics = {direction: {} for direction in DIRECTIONS}
+    for cutoff in CUTOFFS:
+        drawn = np.arange(min(cutoff, captions))
+        # None of the first `cutoff` captions is the image's own.
+        missed = np.prod(np.maximum(captions - own[:, None] - drawn, 0) / (captions - drawn), axis=1)
+        metrics["caption_retrieval"][f"r@{cutoff}"] = 100 * float(1 - missed.mean())
+        metrics["image_retrieval"][f"r@{cutoff}"] = 100 * min(cutoff / size, 1.0)
+    metrics["rsum"] = _rsum(metrics)
+    return metrics
+
+
 def over_seeds(results: list[Metrics]) -> Metrics:
     """Metrics of several runs -> mean and standard deviation (n - 1) of each number."""
 

@@ -79,10 +79,12 @@ class Run:
         )
 
     def build_model(self) -> Matcher:
-        """The architecture, with fresh weights."""
+        """The architecture, with fresh weights; word vectors are zeros, for the checkpoint has them all."""
+        vectors, words = self.header.get("vectors"), self.header["vocab"]["size"]
         return build_model(
             self.header["model"]["name"],
-            vocab_size=self.header["vocab"]["size"],
+            vocab_size=words,
+            vectors=torch.zeros(words, vectors["dim"]) if vectors else None,
             options=self.header["model"]["options"],
         )
 

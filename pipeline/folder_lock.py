@@ -17,7 +17,9 @@ LOCK_FILE = "lock"
 
 
 @contextlib.contextmanager
-def folder_lock(control: Path, *, shared: bool = False) -> Iterator[None]:
+def folder_lock(
+    control: Path, *, shared: bool = False, doing: str = "extracting into it", instead: str = "--name"
+) -> Iterator[None]:
     """Hold a control folder for this process. The kernel lets go of it when the process ends, in any way.
 
     shared is for workers that somebody else's script started: many of them, but no driver beside them.
@@ -34,7 +36,7 @@ def folder_lock(control: Path, *, shared: bool = False) -> Iterator[None]:
                 raise
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
             raise StorageError(
-                f"{control.parent}: {holder} is extracting into it; wait for it, or choose another --name"
+                f"{control.parent}: {holder} is {doing}; wait for it, or choose another {instead}"
             ) from None
         if not shared:
             os.ftruncate(descriptor, 0)

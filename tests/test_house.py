@@ -124,7 +124,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_sdist_and_wheel_hold_every_module_and_its_data(built: Path) -> None:
     expected = {path.relative_to(ROOT).as_posix() for path in package_files()}
-    expected |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").glob("*.toml")}
+    expected |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").rglob("*.toml")}
     expected |= {
         path.relative_to(ROOT).as_posix() for path in (ROOT / "extractors/weights").glob("*.safetensors")
     }

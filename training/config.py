@@ -154,6 +154,7 @@ class RunConfig:
     collapse_steps: int = 300  # steps at the chance loss before training says so
     log_steps: int = 20  # steps between two lines of metrics.jsonl
     save_minutes: float = 10.0  # between two saves inside an epoch; every epoch's end saves too
+    budget_minutes: float = 0.0  # of training after which a run ends with a last validation, 0 for none
 
     def problems(self) -> list[str]:
         wrong = [
@@ -161,6 +162,7 @@ class RunConfig:
             *at_least("collapse_steps", self.collapse_steps, 1),
             *at_least("log_steps", self.log_steps, 1),
             *at_least("save_minutes", self.save_minutes, 0),
+            *at_least("budget_minutes", self.budget_minutes, 0),
         ]
         if not 0 <= self.ema < 1:
             wrong.append(f"ema: found {self.ema}, expected a number in [0, 1)")

@@ -39,6 +39,17 @@ def read_config(source: Path | str, *, overrides: Sequence[str] = ()) -> TrainCo
     return parse_config(tree, source=str(path), problems=problems)
 
 
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """`key=value` texts -> a tree of plain values."""
+    tree: dict[str, Any] = {}
+    problems: list[str] = []
+    for setting in settings:
+        _override(tree, setting, problems)
+    if problems:
+        raise InputError("; ".join(problems))
+    return tree
+
+
 def parse_config(tree: Mapping[str, Any], *, source: str, problems: Sequence[str] = ()) -> TrainConfig:
     """A tree of plain values -> a config; every problem in it is told in one error."""
     wrong = list(problems)
@@ -169,18 +180,21 @@ def config_to_toml(config: TrainConfig) -> str:
     lines: list[str] = []
     for name, stage in asdict(config).items():
         lines.append(f"[{name}]")
-        lines += [f"{key} = {_toml(value)}" for key, value in stage.items() if not isinstance(value, dict)]
+        lines += [
+            f"{key} = {toml_value(value)}" for key, value in stage.items() if not isinstance(value, dict)
+        ]
         for key, table in stage.items():
             if isinstance(table, dict) and table:
                 lines.append(f"[{name}.{key}]")
-                lines += [f"{inner} = {_toml(value)}" for inner, value in table.items()]
+                lines += [f"{inner} = {toml_value(value)}" for inner, value in table.items()]
         lines.append("")
     return "\n".join(lines)
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A plain value as TOML writes it."""
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml(entry) for entry in value) + "]"
+        return "[" + ", ".join(toml_value(entry) for entry in value) + "]"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -91,7 +91,7 @@ def draw_curve(folder: Path) -> Path | None:
     bottom.set_ylabel("validation recall, %")
     bottom.set_xlabel("step")
     if validations:
-        bottom.legend(fontsize="x-small", ncols=2)
+        bottom.legend(fontsize="x-small", ncols=2, loc="lower right")
     path = folder / CURVE_FILE
     figure.savefig(path, dpi=120)
     return path

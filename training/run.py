@@ -93,6 +93,9 @@ def _train(
     vocab_name, vocabulary = open_vocabulary(dataset, vocab)
     options = {**config.model.options, "region_dim": reader.spec.dim}
     _check_dim(config, reader, feature_name)
+    vectors = _vectors(dataset, vocab_name, vocabulary, config.data.vectors)
+    if vectors is not None:
+        options["word_dim"] = vectors.shape[1]
     header = {
         "dataset": {
             "root": os.path.relpath(dataset.root.resolve(), out.resolve()),
@@ -101,15 +104,13 @@ def _train(
         },
         "features": {"name": feature_name, "dim": reader.spec.dim, "regions": reader.spec.regions},
         "vocab": {"name": vocab_name, "fingerprint": vocabulary.fingerprint, "size": len(vocabulary)},
+        "vectors": None if vectors is None else {"name": config.data.vectors, "dim": vectors.shape[1]},
         "model": {"name": config.model.name, "options": options},
         "max_words": config.data.max_words,
         "init": init and os.path.relpath(init.resolve(), out.resolve()),
         "config": asdict(config),
     }
     torch.manual_seed(config.run.seed)
-    vectors = _vectors(dataset, vocab_name, vocabulary, config.data.vectors)
-    if vectors is not None:
-        options["word_dim"] = vectors.shape[1]
     model = build_model(config.model.name, vocab_size=len(vocabulary), vectors=vectors, options=options)
     if init is not None:
         start_from(init, model, vocabulary=vocabulary, say=say)
@@ -200,6 +201,11 @@ def _vectors(dataset: Dataset, vocab_name: str, vocabulary: Vocabulary, name: st
     if not name:
         return None
     path = vectors_file(dataset.vocab_file(vocab_name), name)
+    if not path.is_file():
+        raise InputError(
+            f"{path}: not found, but data.vectors is {name!r}; make it with 'camp-data build-vocab "
+            "--vectors', or train without: --set data.vectors= --set model.options.embedding=trained"
+        )
     return torch.from_numpy(np.array(open_vectors(path, vocabulary=vocabulary).matrix))
 
 

@@ -64,17 +64,20 @@ class Standing:
     best_epoch: int = 0
     stale: int = 0  # validations since the best one
     collapse: int = 0
+    seconds: float = 0.0  # of training, data waits included, without validation and saving
 
 
 @dataclass(frozen=True)
 class TrainOutcome:
     """How a run ended."""
 
-    reason: str  # 'finished', 'early stopping' or 'stopped'
+    reason: str  # 'finished', 'early stopping', 'out of time' or 'stopped'
     steps: int
     epochs: int
     best: Mapping[str, Any] = field(default_factory=dict)
     exit_code: int = 0
+    seconds: float = 0.0  # of training, over all of a run's starts
+    collapsed: bool = False  # the last steps were all at the chance loss
 
 
 class Trainer:
@@ -111,7 +114,7 @@ class Trainer:
         self._saved_at = time.monotonic()
 
     def train(self, *, resume: bool = False) -> TrainOutcome:
-        """Run to the end of the schedule, to early stopping, or to a signal; always resumable."""
+        """Run to the end of the schedule or of the time, to early stopping or a signal; always resumable."""
         if resume and has_checkpoint(self.folder, "last"):
             self._restore()
         self.ranks.same_weights(self.model)
@@ -125,29 +128,35 @@ class Trainer:
         schedule = self.config.schedule
         try:
             with StopSignals() as signals:
-                while self.standing.epoch < schedule.epochs:
-                    if not self._epoch(journal, watch, signals):
+                while self.standing.epoch < schedule.epochs and not self._stale():
+                    ended = self._epoch(journal, watch, signals)
+                    if ended == "stopped":
                         self._save()
                         return self._outcome("stopped", signals.exit_code)
-                    self.standing.epoch += 1
-                    self.loader.set_epoch(self.standing.epoch)
-                    enough = self._measure(journal)
+                    if not ended:
+                        self.standing.epoch += 1
+                        self.loader.set_epoch(self.standing.epoch)
+                    self._measure(journal, last=bool(ended))
                     self._save()
-                    if enough:
-                        return self._outcome("early stopping")
-            return self._outcome("finished")
+                    if ended:
+                        return self._outcome(ended)
+            return self._outcome("early stopping" if self._stale() else "finished")
         finally:
             if journal:
                 journal.close()
                 draw_curve(self.folder)
 
-    def _epoch(self, journal: Journal | None, watch: CollapseWatch, signals: StopSignals) -> bool:
-        """The rest of the current epoch; False when a signal asked to stop."""
+    def _epoch(self, journal: Journal | None, watch: CollapseWatch, signals: StopSignals) -> str:
+        """The rest of the current epoch -> why it ended before its last batch, '' where it did not."""
+        if self._out_of_time():
+            return "out of time"
         label = f"epoch {self.standing.epoch + 1}/{self.config.schedule.epochs}"
         left = self.steps_per_epoch * (self.standing.epoch + 1) - self.standing.step
         with self.progress(label, left, "steps") as bar:
             meter = _Meter()
+            start = time.perf_counter()
             for loss, norm, captions in self._steps(meter):
+                self.standing.seconds += time.perf_counter() - start
                 if message := watch.see(loss, captions=captions):
                     self.say(f"warning: {message}")
                     if journal:
@@ -158,9 +167,21 @@ class Trainer:
                     self._log(journal, bar, meter, norm)
                     meter.restart()
                 if self.ranks.agree(signals.received is not None):
-                    return False
+                    return "stopped"
+                if self._out_of_time():
+                    return "out of time"
                 self._save_sometimes()
-        return True
+                start = time.perf_counter()
+        return ""
+
+    def _out_of_time(self) -> bool:
+        minutes = self.config.run.budget_minutes
+        return bool(minutes) and self.ranks.agree(self.standing.seconds >= 60 * minutes)
+
+    def _stale(self) -> bool:
+        """Whether validation has not become better for long enough."""
+        patience = self.config.validation.patience
+        return bool(patience) and self.ranks.agree(self.standing.stale >= patience)
 
     def _steps(self, meter: _Meter) -> Iterator[tuple[float, float, int]]:
         """The rest of the epoch, a step at a time -> mean loss of its batches, gradient norm, captions.
@@ -245,12 +266,12 @@ class Trainer:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=precision)
 
-    def _measure(self, journal: Journal | None) -> bool:
-        """Validate when it is due; True when it has not become better for long enough."""
+    def _measure(self, journal: Journal | None, *, last: bool) -> None:
+        """Validate when it is due; the end of a run always is."""
         config, standing = self.config.validation, self.standing
-        due = standing.epoch % config.every_epochs == 0 or standing.epoch == self.config.schedule.epochs
-        if self.validate is None or not due:
-            return False
+        last = last or standing.epoch == self.config.schedule.epochs
+        if self.validate is None or not (last or standing.epoch % config.every_epochs == 0):
+            return
         if self.ranks.first:
             metrics = self._validated()
             better = metrics["rsum"] > standing.best_rsum
@@ -264,7 +285,6 @@ class Trainer:
                 save_checkpoint(self.folder, "best", tensors=weights, state=self._best, step=standing.step)
             else:
                 standing.stale += 1
-        return self.ranks.agree(bool(config.patience) and standing.stale >= config.patience)
 
     def _validated(self) -> dict[str, Any]:
         assert self.validate is not None
@@ -351,7 +371,15 @@ class Trainer:
 
     def _outcome(self, reason: str, exit_code: int = 0) -> TrainOutcome:
         standing = self.standing
-        return TrainOutcome(reason, standing.step, standing.epoch, self._best, exit_code)
+        return TrainOutcome(
+            reason,
+            standing.step,
+            standing.epoch,
+            self._best,
+            exit_code,
+            seconds=standing.seconds,
+            collapsed=standing.collapse >= self.config.run.collapse_steps,
+        )
 
 
 class _Meter:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from camp.evaluation.recall import evaluate
+from camp.manifests.dataset import Dataset, write_generation
+from camp.manifests.manifest import manifest_from_rows
 from camp.models.build import build_model
 from camp.models.matcher import Matcher
 from camp.models.tiles import score_matrix
-from camp.schema import Batch
+from camp.pipeline.feature_index import finalize
+from camp.pipeline.feature_spec import FeatureSpec
+from camp.pipeline.plan import plan_units, unit_images
+from camp.pipeline.shard_writer import ShardWriter
+from camp.pipeline.tokens import tokenize_dataset
+from camp.schema import Batch, CaptionRow, ImageRow, Regions
+from camp.vocab.building import build_vocabulary
+from camp.vocab.tokenizer import open_tokenizer
+from camp.vocab.vectors import given_vectors, save_vectors, vectors_file
 
 torch.set_num_threads(1)  # tensors this small only wait for each other on more threads
 
@@ -109,3 +121,80 @@ def kit() -> type[Kit]:
 def run_folder(tmp_path: Path) -> Path:
     (tmp_path / "run").mkdir()
     return tmp_path / "run"
+
+
+NAMES = ("red", "green", "blue", "dog", "car", "tree", "small", "large", "house", "ball", "sky", "sea")
+
+
+def _regions(words: tuple[str, ...], table: np.ndarray) -> Regions:
+    boxes = np.array([[n, n, n + 20, n + 10] for n in range(len(words))], np.float32)
+    features = np.stack([table[NAMES.index(word)] for word in words]).astype(np.float32)
+    return Regions(boxes=boxes, features=features, width=64, height=48)
+
+
+def _on_disk(root: Path) -> Dataset:
+    """Images whose regions are their captions' words; features 'made', words 'default', vectors 'toy'."""
+    generator = np.random.default_rng(0)
+    table = generator.normal(size=(len(NAMES), 10))
+    splits = ["train"] * 16 + ["val"] * 6 + ["test"] * 6
+    shown = [tuple(str(name) for name in generator.choice(NAMES, 3, replace=False)) for _ in splits]
+    images = [
+        ImageRow(image_id=n, key=f"{n}.png", file=f"{n}.png", split=split, width=64, height=48)
+        for n, split in enumerate(splits)
+    ]
+    captions = [
+        CaptionRow(caption_id=2 * n + k, image_id=n, text=" ".join(words[k:] + words[:k]))
+        for n, words in enumerate(shown)
+        for k in range(2)
+    ]
+    dataset = write_generation(
+        root / "dataset",
+        manifest_from_rows(images, captions),
+        name="tiny",
+        source={"format": "test"},
+        findings={},
+        label_names=[],
+        image_roots=["images"],
+    )
+    spec = FeatureSpec(regions=3, dim=10, dtype="float32", store="arrow")
+    folder, provenance = dataset.features_folder("made"), {"extractor": "made for tests"}
+    units = plan_units(dataset, shard_size=16)
+    for unit in units:
+        with ShardWriter(
+            folder,
+            shard=unit.shard,
+            spec=spec,
+            fingerprint=unit.fingerprint("test"),
+            capacity=unit.images,
+            provenance=provenance,
+        ) as writer:
+            for row in unit_images(dataset, unit):
+                writer.add(row.image_id, _regions(shown[row.image_id], table))
+            writer.commit()
+    finalize(folder, provenance=provenance, spec=spec, expected_shards=[unit.shard for unit in units])
+    vocabulary = build_vocabulary(dataset, min_count=1, tokenizer=open_tokenizer("plain"))
+    vocabulary.save(dataset.vocab_file("default"))
+    tokenize_dataset(dataset)
+    matrix = generator.normal(size=(len(vocabulary), 5)).astype(np.float32)
+    vectors = given_vectors(matrix, vocabulary=vocabulary, source={"file": "toy.txt"})
+    save_vectors(vectors_file(dataset.vocab_file("default"), "toy"), vectors, vocabulary=vocabulary)
+    return dataset
+
+
+@pytest.fixture(scope="session")
+def tiny_dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """A data set on disk that can be trained on; nobody may change it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)  # nothing here outlives the tests
+        return _on_disk(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.fixture
+def tiny_config(tmp_path: Path) -> Path:
+    """A config that trains on it in a moment."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(
+        "[model]\nname = 'base'\n[model.options]\ndim = 12\nword_dim = 6\n[loss]\nname = 'ranking_all'\n"
+        "[data]\nbatch_size = 8\n[optimizer]\nlr = 0.01\n[schedule]\nepochs = 4\n"
+    )
+    return path

@@ -81,6 +81,25 @@ def test_overrides(tmp_path: Path) -> None:
         read_config(path, overrides=["optimizer.lr.x=1"])
 
 
+def test_a_config_extends_another(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text("[optimizer]\nlr = 1.0\nclip = 3.0\n[model.options]\ndim = 8\n")
+    (tmp_path / "middle.toml").write_text("extends = 'base.toml'\n[optimizer]\nlr = 2.0\n")
+    (tmp_path / "top.toml").write_text("extends = 'middle.toml'\n[model.options]\nword_dim = 5\n")
+    config = read_config(tmp_path / "top.toml", overrides=["optimizer.clip=4"])
+    assert (config.optimizer.lr, config.optimizer.clip) == (2.0, 4.0)
+    assert config.model.options == {"dim": 8, "word_dim": 5}
+    (tmp_path / "own.toml").write_text("extends = 'camp_sample'\n")
+    assert read_config(tmp_path / "own.toml") == read_config("camp_sample")
+    (tmp_path / "base.toml").write_text("extends = 'top.toml'\n")
+    with pytest.raises(
+        InputError, match="top.toml: extends itself, through top.toml, middle.toml, base.toml"
+    ):
+        read_config(tmp_path / "top.toml")
+    (tmp_path / "base.toml").write_text("extends = 3\n")
+    with pytest.raises(InputError, match="extends: found 3, expected a recipe's name or a .toml file"):
+        read_config(tmp_path / "base.toml")
+
+
 def test_wrong_sources(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="did you mean 'camp_f30k'"):
         read_config("camp_f30")

@@ -1,7 +1,8 @@
-"""Released CAMP checkpoints: same structure, never run as code, everything that does not fit is named."""
+"""Released checkpoints: same structure, never run as code, everything that does not fit is named."""
 
 from __future__ import annotations
 
+import argparse
 import pickle
 import sys
 import types
@@ -13,8 +14,11 @@ import torch
 
 from camp.errors import InputError, MismatchError
 from camp.evaluation.run_folder import open_run
+from camp.models.bfan import Bfan
 from camp.models.camp_checkpoint import PARTS
 from camp.models.camp_official import CampOfficial
+from camp.models.matcher import Matcher
+from camp.models.scan import Scan
 from camp.training.released import import_checkpoint
 from camp.vocab.interchange import export_vocabulary
 from camp.vocab.tokenizer import open_tokenizer
@@ -47,10 +51,12 @@ def vocab_file(tmp_path: Path) -> Path:
     return tmp_path / "vocab.json"
 
 
-def released(model: CampOfficial) -> list[dict[str, torch.Tensor]]:
+def released(model: Matcher, parts: int = 3) -> list[dict[str, torch.Tensor]]:
     """A model's weights in the released files' names and order."""
     state = model.state_dict()
-    return [{f"module.{theirs}": state[ours].clone() for theirs, ours in part.items()} for part in PARTS]
+    return [
+        {f"module.{theirs}": state[ours].clone() for theirs, ours in part.items()} for part in PARTS[:parts]
+    ]
 
 
 def official(seed: int = 0) -> CampOfficial:
@@ -129,3 +135,110 @@ def test_missing_and_unexpected_keys_are_reported(tmp_path: Path, vocab_file: Pa
     )
     assert imported.report.missing == ("head: fc_1.0.weight",)
     assert imported.report.unexpected == ("regions: extra",)
+
+
+SIZES = {"vocab_size": len(WORDS), "region_dim": 6, "word_dim": 5, "dim": 8}
+PUBLISHED = {"raw_feature_norm": "clipped_l2norm", "bi_gru": True, "num_layers": 1, "no_imgnorm": False}
+
+
+def scan_file(path: Path, model: Matcher, *, legacy: bool = False, **opt: Any) -> Path:
+    """A file as SCAN's and BFAN's code saves it: two state dicts and the parsed command line."""
+    content = {
+        "epoch": 12,
+        "model": released(model, parts=2),
+        "best_rsum": 465.0,
+        "opt": argparse.Namespace(margin=0.2, data_name="f30k_precomp", **opt),
+        "Eiters": 9,
+    }
+    torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+    return path
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize(
+    ("opt", "expected"),
+    [
+        (
+            {"cross_attn": "t2i", "agg_func": "Mean", "lambda_softmax": 9.0, "lambda_lse": 6.0, **PUBLISHED},
+            Scan(**SIZES, direction="t2i"),
+        ),
+        (
+            {
+                "cross_attn": "i2t",
+                "agg_func": "LogSumExp",
+                "lambda_softmax": 4.0,
+                "lambda_lse": 20.0,
+                **PUBLISHED,
+            },
+            Scan(**SIZES, direction="i2t", pooling="lse", lse=20.0),
+        ),
+        ({"focal_type": "equal", "lambda_softmax": 20.0}, Bfan(**SIZES, focus="equal")),
+    ],
+)
+def test_scan_and_bfan_come_in_with_the_same_scores(
+    tmp_path: Path, vocab_file: Path, legacy: bool, opt: dict[str, Any], expected: Matcher
+) -> None:
+    path = scan_file(tmp_path / "model_best.pth.tar", expected, legacy=legacy, **opt)
+    imported = import_checkpoint(path, kind="scan", vocab=vocab_file, out=tmp_path / "run", tokenizer="plain")
+    assert imported.report.complete
+    assert imported.report.unexpected == ()
+    assert imported.facts == {"epoch": 12, "best_rsum": 465.0}
+    run = open_run(tmp_path / "run")
+    assert run.max_words > 1000
+    loaded = run.load_model(device=torch.device("cpu"))
+    assert type(loaded) is type(expected)
+    regions, ids = torch.randn(3, 4, 6), torch.randint(3, 7, (3, 5))
+    lengths = torch.tensor([5, 3, 4])
+    with torch.no_grad():
+        ours, theirs = (
+            m.score_block(m.encode_image(regions), m.encode_text(ids, lengths)) for m in (loaded, expected)
+        )
+    assert torch.equal(ours, theirs)
+
+
+def test_what_a_scan_file_does_not_say_can_be_set(tmp_path: Path, vocab_file: Path) -> None:
+    torch.save({"model": released(Scan(**SIZES), parts=2)}, tmp_path / "m.pth")
+
+    def attempt(**options: Any) -> Any:
+        return import_checkpoint(
+            tmp_path / "m.pth",
+            kind="scan",
+            vocab=vocab_file,
+            out=tmp_path / "run",
+            tokenizer="plain",
+            options=options,
+        )
+
+    with pytest.raises(
+        InputError, match="scan has no option dim, focus, expected direction, pooling, smoothing, lse"
+    ):
+        attempt(dim=4, focus="prob")
+    with pytest.raises(InputError, match="direction='up', expected one of t2i, i2t"):
+        attempt(direction="up")
+    assert not (tmp_path / "run").exists()
+    assert attempt(direction="i2t", smoothing=4.0).options["direction"] == "i2t"
+    model = open_run(tmp_path / "run").load_model(device=torch.device("cpu"))
+    assert isinstance(model, Scan)
+    assert (model.direction, model.smoothing) == ("i2t", 4.0)
+
+
+def test_scan_files_that_do_not_fit_are_refused(tmp_path: Path, vocab_file: Path) -> None:
+    def attempt(path: Path) -> None:
+        import_checkpoint(path, kind="scan", vocab=vocab_file, out=tmp_path / "run", tokenizer="plain")
+
+    model = Scan(**SIZES)
+    path = scan_file(tmp_path / "m.pth", model, agg_func="Max", bi_gru=False)
+    with pytest.raises(
+        InputError, match="not supported: agg_func is 'Max', expected 'Mean' or 'LogSumExp'; bi_gru is False"
+    ):
+        attempt(path)
+    torch.save({"model": released(official())}, path)
+    with pytest.raises(InputError, match="3 state dicts, expected 2"):
+        attempt(path)
+    other = Scan(**{**SIZES, "vocab_size": 9})
+    with pytest.raises(MismatchError, match="vocabulary of 7 words, the checkpoint's embedding has 9"):
+        attempt(scan_file(tmp_path / "m.pth", other))
+    torch.save({"model": released(model, parts=2), "opt": Harmful()}, path)
+    with pytest.raises(InputError, match="refused, it holds .*print"):
+        attempt(path)
+    assert not (tmp_path / "run").exists()

@@ -254,3 +254,27 @@ class TestCheckpoint:
             MismatchError, match="another architecture: missing affinity_image.weight; .* and 6 more"
         ):
             load_weights(kit.model("camp"), tensors, source="best")
+
+
+def test_the_budget_is_of_all_starts_together(kit: Any, run_folder: Path) -> None:
+    config = replace(
+        CONFIG,
+        schedule=ScheduleConfig(epochs=100000),
+        validation=ValidationConfig(every_epochs=100000),
+        run=RunConfig(log_steps=1, budget_minutes=0.2 / 60),
+    )
+    build = {"folder": run_folder, "validate": kit.validate}
+    first = Trainer(config, model=kit.model(), loader=kit.loader(), **build).train()
+    assert first.reason == "out of time"
+    assert 0.2 <= first.seconds < 20
+    assert first.best["metrics"]["rsum"] > 0  # the end of the time is validated, whatever every_epochs says
+    again = Trainer(config, model=kit.model(), loader=kit.loader(), **build).train(resume=True)
+    assert (again.reason, again.steps, again.seconds) == ("out of time", first.steps, first.seconds)
+
+
+def test_an_early_stopped_run_stays_stopped(kit: Any, run_folder: Path) -> None:
+    config = replace(CONFIG, optimizer=OptimizerConfig(lr=1e-12), validation=ValidationConfig(patience=1))
+    build = {"folder": run_folder, "validate": kit.validate}
+    first = Trainer(config, model=kit.model(), loader=kit.loader(), **build).train()
+    again = Trainer(config, model=kit.model(), loader=kit.loader(), **build).train(resume=True)
+    assert (first.reason, first.epochs) == (again.reason, again.epochs) == ("early stopping", 2)
