@@ -59,10 +59,10 @@ class World:
     vocabulary: Vocabulary
     photographs: Path
 
-    def run(self, name: str, model: str, *, seed: int = 0, folder: Path | None = None) -> Run:
+    def run(self, name: str, model: str, *, seed: int = 0, folder: Path | None = None, **further: Any) -> Run:
         """An untrained model, saved as if it had been trained."""
         folder = folder or self.dataset.root.parent / name
-        options: dict[str, Any] = {"dim": 8, "word_dim": 6, "region_dim": DIM}
+        options: dict[str, Any] = {"dim": 8, "word_dim": 6, "region_dim": DIM, **further}
         if model == "camp":
             options["affinity_dim"] = 4
         header = {

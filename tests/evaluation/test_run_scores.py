@@ -102,6 +102,28 @@ def test_explanation_is_drawn_with_a_swapped_caption_beside_it(camp_run: Run, tm
     assert len(facts["word_gate"]) == len(facts["words"])
 
 
+@pytest.mark.parametrize(("direction", "adapted"), [("t2i", "region"), ("i2t", "word")])
+def test_the_fovea_is_an_explanation(world: Any, tmp_path: Path, direction: str, adapted: str) -> None:
+    run = world.run("adapt", "adapt", folder=tmp_path / "run", direction=direction)
+    shown = explain_run(run, image="4.png", text="a red dog", out=tmp_path / "why.png", device=CPU)
+    facts = shown.to_json()["positive"]
+    found = facts[f"{adapted}_fovea"]
+    assert facts[f"{'word' if adapted == 'region' else 'region'}_fovea"] is None
+    boxes = shown.positive.regions.boxes
+    assert len(found) == (len(boxes) if adapted == "region" else len(facts["words"]))
+    assert max(found) == 1
+    assert min(found) > 0
+    plain = explain_run(
+        world.run("vsepp", "vsepp", folder=tmp_path / "plain"),
+        image="4.png",
+        text="a red dog",
+        out=tmp_path / "plain.png",
+        device=CPU,
+    )
+    assert plain.positive.region_fovea is None
+    assert (tmp_path / "why.png").read_bytes() != (tmp_path / "plain.png").read_bytes()
+
+
 def test_a_missing_photograph_becomes_a_placeholder_with_a_note(base_run: Run, tmp_path: Path) -> None:
     shown = explain_run(base_run, image="9.png", caption_id=127, out=tmp_path / "why.png", device=CPU)
     assert len(shown.notes) == 1

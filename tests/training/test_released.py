@@ -137,7 +137,7 @@ def test_missing_and_unexpected_keys_are_reported(tmp_path: Path, vocab_file: Pa
     assert imported.report.unexpected == ("regions: extra",)
 
 
-SIZES = {"vocab_size": len(WORDS), "region_dim": 6, "word_dim": 5, "dim": 8}
+SIZES: dict[str, Any] = {"vocab_size": len(WORDS), "region_dim": 6, "word_dim": 5, "dim": 8}
 PUBLISHED = {"raw_feature_norm": "clipped_l2norm", "bi_gru": True, "num_layers": 1, "no_imgnorm": False}
 
 
