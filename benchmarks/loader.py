@@ -111,8 +111,9 @@ def gather_from_memory(stored: np.ndarray, *, threads: int, buffers: int) -> Cal
     A loader that works ahead of its consumer needs several buffers. A single one would stay in the
     processor's cache, which no batch on its way to a consumer can: that figure is printed, but is no limit.
     """
-    rows, views = len(stored), list(stored)
-    outs = [torch.zeros((BATCH, R, D), dtype=torch.float16).numpy() for _ in range(buffers)]
+    rows, views = len(stored), list(stored.reshape(len(stored), -1).view(np.uint8))
+    size = stored[0].nbytes
+    outs = [torch.zeros((BATCH, size), dtype=torch.uint8).numpy() for _ in range(buffers)]
     gather = Gather(threads=threads)
     generator = np.random.default_rng(0)
 

@@ -48,7 +48,7 @@ def make_source(folder: Path, images: int) -> tuple[Dataset, Path]:
 
 
 def decode_alone(fields: list[tuple[bytes, bytes]]) -> None:
-    """The limit: nothing but the decoding, of fields that are in memory already."""
+    """What bounds Python's own base64: nothing but the decoding, of fields that are in memory already."""
     for boxes, features in fields:
         binascii.a2b_base64(boxes)
         binascii.a2b_base64(features)

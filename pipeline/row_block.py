@@ -140,12 +140,13 @@ def cast(source: Array, *, out: Array) -> None:
 
     # torch takes no read-only array without a warning; the copy costs a quarter of numpy's conversion.
     source = np.ascontiguousarray(source) if source.flags.writeable else source.copy()
-    values, halves = torch.from_numpy(source).view(-1), torch.from_numpy(out).view(-1)
+    values, halves = source.reshape(-1), out.view()
+    halves.shape = (-1,)  # never a copy
     # In pieces that torch leaves to one thread: its pool must not be woken for every row, nor after a fork.
-    for piece, target in zip(
-        torch.split(values, _CAST_VALUES), torch.split(halves, _CAST_VALUES), strict=True
-    ):
-        target.copy_(piece)
+    # numpy cuts them in half the time of torch.split.
+    for start in range(0, len(values), _CAST_VALUES):
+        piece = slice(start, start + _CAST_VALUES)
+        torch.from_numpy(halves[piece]).copy_(torch.from_numpy(values[piece]))
 
 
 def largest_bits(features: Array) -> Array:

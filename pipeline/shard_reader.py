@@ -6,6 +6,7 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,6 +22,14 @@ from .gather import Gather
 from .shard_layout import ShardLayout
 
 Array = npt.NDArray[Any]
+
+
+_ROWS_KEPT = 1_000_000  # a view of each is held up to here: some 150 bytes
+
+
+def _row_bytes(array: Array) -> Array:
+    """(n, R, D), contiguous -> uint8 (n, bytes), the same memory."""
+    return array.reshape(len(array), prod(array.shape[1:])).view(np.uint8)
 
 
 class Shard:
@@ -136,6 +145,7 @@ class ShardReader:
         self._batch_rows = np.array([shard.layout.batch_rows for shard in self.shards], np.int64)
         self._full_rows = np.diff(bounds) // self._batch_rows * self._batch_rows
         self.image_ids: npt.NDArray[np.int64] = self.small_column("image_id")
+        self._kept: dict[tuple[int, int], list[Array]] = {}
         self._gathers: dict[int, Gather] = {}
 
     @classmethod
@@ -218,18 +228,26 @@ class ShardReader:
 
     def features(self, position: int) -> Array:
         """(R, D) of one row, zero-copy, read-only, padding included."""
-        return self._views(np.array([position]))[0]
+        content = self._views(np.array([position]))[0]
+        return content.view(self.spec.dtype).reshape(self.spec.regions, self.spec.dim)
 
     def _views(self, positions: npt.NDArray[np.int64]) -> list[Array]:
-        """(R, D) of every row, zero-copy."""
+        """The bytes of every row, zero-copy: one long run is copied faster than R short ones."""
         shards = np.searchsorted(self.bounds, positions, side="right") - 1
         rows = positions - self.bounds[shards]
         batches, rest = np.divmod(rows, self._batch_rows[shards])
         in_tail = rows >= self._full_rows[shards]
         batches[in_tail] = 0
         places = zip((2 * shards + in_tail).tolist(), batches.tolist(), rest.tolist(), strict=True)
-        blocks = self._blocks
-        return [blocks[block][batch, row] for block, batch, row in places]
+        if len(self) > _ROWS_KEPT:
+            blocks = self._blocks
+            return [_row_bytes(blocks[block][batch, row : row + 1])[0] for block, batch, row in places]
+        kept, rows_of = self._kept, self._batch_views
+        return [(kept.get((block, batch)) or rows_of(block, batch))[row] for block, batch, row in places]
+
+    def _batch_views(self, block: int, batch: int) -> list[Array]:
+        """The rows of one batch; kept, as making a view costs a twentieth of copying its row."""
+        return self._kept.setdefault((block, batch), list(_row_bytes(self._blocks[block][batch])))
 
     def locate(self, position: int) -> tuple[str, int]:
         """A position -> (shard, row in it), for messages."""
@@ -273,7 +291,10 @@ class ShardReader:
         if out.shape != shape or out.dtype != self.spec.dtype:
             raise InputError(f"buffer {out.dtype} {out.shape}, expected {self.spec.dtype} {shape}")
         gather = self._gathers.get(threads) or self._gathers.setdefault(threads, Gather(threads=threads))
-        gather(self._views(positions), out)
+        target = out if out.flags.c_contiguous else np.empty(shape, self.spec.dtype)
+        gather(self._views(positions), _row_bytes(target))
+        if target is not out:
+            out[...] = target
         return out
 
     def will_need(self, positions: npt.NDArray[np.int64]) -> None:
