@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from ..extractors.build import find_module
 from ..extractors.extractor import RegionPolicy
 from ..files import checksum_file
 from .feature_spec import FeatureSpec
@@ -45,6 +46,8 @@ class ExtractOptions:
     builder: str = _BUILDER  # 'module:function' with build_extractor's signature
 
     def __post_init__(self) -> None:
+        if self.builder == _BUILDER:
+            find_module(self.model)  # a name nobody knows is refused before anything is made
         if self.device not in DEVICES:
             raise InputError(f"device {self.device!r}, expected one of {', '.join(DEVICES)}")
         for name in ("threads", "decoders", "batch", "shard_size"):

@@ -158,3 +158,12 @@ def test_labels_are_said_as_people_say_them() -> None:
     names = region_labels(regions, classes=["car", "stop sign,stopsign"], attributes=["red"])
     assert names == ["red stop sign", "red class 9"]
     assert region_labels(regions, classes=None, attributes=None) is None
+
+
+def test_a_model_nobody_knows_leaves_nothing_behind(
+    make_photographs: MakePhotographs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = make_photographs({"train": 1})
+    monkeypatch.undo()  # the real builder
+    assert "did you mean 'scenes-tiny'" in refused("extract", str(dataset.root), "--model", "scene-tiny")
+    assert not (dataset.root / "features").exists()
