@@ -306,7 +306,7 @@ class Trainer:
             "epoch": self.standing.epoch,
             "loss": meter.mean_loss,
             "lr": self.optimizer.param_groups[0]["lr"],
-            "gradient_norm": norm if math.isfinite(norm) else None,  # float16 overflowed: the step was left out
+            "gradient_norm": norm if math.isfinite(norm) else None,  # else left out: float16 overflowed
             "pairs_per_second": meter.pairs / meter.seconds,
             "waiting_share": meter.waited / meter.seconds,
             "memory_mb": _memory_mb(self.device),
