@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from .explanation import Array, Explanation
 
 _COLUMNS = 5
 _BOXES_DRAWN = 3  # the best regions of a word get a frame
+_TITLE_WIDTH = 125  # characters
 _DARK = 0.25  # brightness of what nobody looked at
 
 Pixels = npt.NDArray[np.uint8]
@@ -37,7 +39,8 @@ def draw_explanations(
     for block, explanation, photograph, title, height in zip(
         blocks, explanations, photographs, titles, rows, strict=True
     ):
-        block.suptitle(f"{title}: “{explanation.text}”  score {explanation.score:.3g}", fontsize=13)
+        line = f"{title}: “{explanation.text}”  score {explanation.score:.3g}"
+        block.suptitle(textwrap.fill(line, _TITLE_WIDTH), fontsize=13)
         axes = block.subplots(height, _COLUMNS, squeeze=False)
         for axis in axes.flat:
             axis.axis("off")
