@@ -38,6 +38,7 @@ CAMP_COMMANDS: dict[str, str] = {
     "score": "One image, some texts -> a number for each.",
     "report": "A run -> one HTML page: recall, galleries, explanations.",
     "compare": "Several configs on one data set -> one table and one plot.",
+    "mine": "A run -> the hardest negatives of each image and caption, for a second round.",
     "explain": "Draw what a model attended to, and how far its gates opened.",
 }
 

@@ -72,5 +72,13 @@ class Batch:
     caption_ids: Tensor  # (C,) int64
     caption_image: Tensor  # (C,) int64, the row of each caption's image
     labels: Tensor | None = None  # (I, L) multi-hot
+    region_classes: Tensor | None = None  # (I, R) int64, what the detector took each region for
     negative_image: Tensor | None = None  # (C,) the row of an image mined for each caption, -1 for none
     negative_caption: Tensor | None = None  # (C,) the row of a caption mined for its image, -1 for none
+    partner_caption: Tensor | None = None  # (C,) the row of a caption of that mined image, -1 for none
+    joined: Tensor | None = None  # (C,) bool: true where a caption came only as a negative; these are last
+
+    @property
+    def anchors(self) -> int:
+        """How many captions, the first ones, stand for a positive pair."""
+        return len(self.caption_ids) if self.joined is None else int((~self.joined).sum())

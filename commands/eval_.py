@@ -48,6 +48,11 @@ def command(run: Path | None, scores: Path | None, as_json: bool, **given: Any) 
     from ..evaluation.recall import evaluate
 
     metrics = evaluate(matrix, owners, folds=given["folds"], bootstrap=given["bootstrap"], seed=given["seed"])
+    from ..evaluation.cross_rank import cross_rank_histogram
+
+    metrics["cross_ranks"] = cross_rank_histogram(matrix, owners)
+    if run is not None and (labels := _labels(matrix, run, given)):
+        metrics["labels"] = labels
     if given["eccv"]:
         metrics["eccv"] = _eccv(matrix, run, given)
     if as_json:
@@ -106,6 +111,20 @@ def _open(folder: Path | None, given: dict[str, Any]) -> Any:
     )
 
 
+def _labels(matrix: Any, run: Path, given: dict[str, Any]) -> dict[str, Any] | None:
+    """MAP, NDCG and Micro-F1, where the data set has labels."""
+    from ..evaluation.run_folder import open_run
+    from ..evaluation.split_labels import measure_labels
+
+    dataset = open_run(run).dataset(given["dataset"])
+    if not dataset.label_names:
+        return None
+    opened = _open(run, given)
+    other = "val" if given["split"] != "val" and "val" in dataset.splits else None
+    chosen_on = _open(run, {**given, "split": other}) if other else None
+    return measure_labels(matrix, opened.rows, dataset, run=opened, chosen_on=chosen_on)
+
+
 def _rerank(run: Path | None, *, as_json: bool, given: dict[str, Any]) -> None:
     from ..evaluation.run_scores import rerank_runs
 
@@ -158,6 +177,17 @@ def print_recall(metrics: dict[str, Any]) -> None:
             click.echo(f"{'':<18}" + "".join(f"{'±' + format(half, '.1f'):>7}" for half in halves))
     folds = f", mean of {metrics['folds']} folds" if metrics["folds"] > 1 else ""
     click.echo(f"rsum {metrics['rsum']:.1f}{folds}")
+    shares = "  ".join(f"{name} {share:.1f}%" for name, share in metrics.get("cross_ranks", {}).items())
+    if shares:
+        click.echo(f"cross-retrieval rank: {shares}")
+    if labels := metrics.get("labels"):
+        click.echo(f"{'':<18}{'MAP':>7}{'chance':>8}{'NDCG@500':>10}")
+        for direction in ("caption_retrieval", "image_retrieval"):
+            row = labels[direction]
+            values = f"{row['map']:7.3f}{row['chance_map']:8.3f}{row['ndcg@500']:10.3f}"
+            click.echo(f"{direction.replace('_', ' '):<18}{values}")
+        if found := labels.get("micro_f1"):
+            click.echo(f"Micro-F1 image {found['image']:.3f}, text {found['text']:.3f}")
     for direction, values in metrics.get("eccv", {}).items():
         listed = "  ".join(f"{name} {value:.1f}" for name, value in values.items())
         click.echo(f"{direction.replace('_', ' '):<18}{listed}")

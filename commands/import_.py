@@ -46,7 +46,10 @@ def source_options(function: Decorated) -> Decorated:
             help="Names or ids of one split, one a line; repeat per split.",
         ),
         click.option(
-            "--instances", type=FILE, multiple=True, help="COCO instances JSON: its classes become labels."
+            "--instances",
+            type=FILE,
+            multiple=True,
+            help="COCO instances JSON, or a sample's objects.json: its classes become labels.",
         ),
         click.option("--image-column", help="table: the column of file names."),
         click.option("--caption-column", help="table: the column of captions."),

@@ -6,10 +6,14 @@ its image. With k captions per image the two weigh the same as max(k r_i - (k - 
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
 from .ranks import Scores, check_scores, rank_both_ways
+
+INTERVALS = (1, 5, 10, 50, 200)  # bounds of the histogram
 
 
 def cross_ranks(scores: Scores, caption_image: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -26,3 +30,14 @@ def cross_ranks(scores: Scores, caption_image: npt.ArrayLike) -> npt.NDArray[np.
         among_captions[own] = 1 + len(others) - np.searchsorted(others, row[own], side="left")
     per_image = round(len(owner) / max(1, len(np.unique(owner))))
     return np.maximum(per_image * among_images - (per_image - 1), among_captions)
+
+
+def cross_rank_histogram(scores: Scores, caption_image: npt.ArrayLike) -> dict[str, float]:
+    """The share of pairs, in percent, whose cross-retrieval rank is 1, 2–5, …, above 200."""
+    ranks = cross_ranks(scores, caption_image)
+    bounds = [0, *INTERVALS, np.inf]
+    shares = {}
+    for low, high in pairwise(bounds):
+        name = f">{low}" if high == np.inf else str(high) if high - low == 1 else f"{low + 1}–{high}"
+        shares[name] = 100.0 * float(((ranks > low) & (ranks <= high)).mean())
+    return shares

@@ -110,12 +110,17 @@ def open_split(
 
 
 @torch.no_grad()
-def encode_captions(model: Matcher, rows: SplitRows, *, device: torch.device) -> Encoded:
-    """Every caption of the split, encoded once."""
-    parts = [
-        model.encode_text(*rows.words(part, device)) for part in _parts(len(rows.caption_ids), ENCODE_ROWS)
-    ]
-    return cat(parts)
+def encode_captions(
+    model: Matcher, rows: SplitRows, part: slice = slice(None), *, device: torch.device
+) -> Encoded:
+    """Some captions of the split, by default all."""
+    start, stop, _ = part.indices(len(rows.caption_ids))
+    return cat(
+        [
+            model.encode_text(*rows.words(slice(start + some.start, start + some.stop), device))
+            for some in _parts(stop - start, ENCODE_ROWS)
+        ]
+    )
 
 
 @torch.no_grad()

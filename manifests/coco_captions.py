@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from .instances import InstanceLabels, read_instances, required_int
 from .json_stream import members
 from .source import (
     Findings,
@@ -30,7 +31,7 @@ def read_coco_captions(source: Path, options: SourceOptions, findings: Findings)
     files = sorted(source.glob("captions_*.json")) if source.is_dir() else [source]
     if not files:
         raise InputError(f"{source}: no captions_*.json found, expected COCO's annotations folder")
-    labels = _read_instances(options, findings)
+    labels = read_instances(options, findings)
     split_of = _read_id_lists(options)
     for path in files:
         match = _FILE_NAME.search(path.name)
@@ -57,7 +58,7 @@ def _read_file(
     subfolder: str,
     split: str,
     split_of: Mapping[int, str],
-    labels: Mapping[int, list[str]] | None,
+    labels: InstanceLabels | None,
     options: SourceOptions,
     findings: Findings,
 ) -> Iterator[SourceImage]:
@@ -72,7 +73,7 @@ def _read_file(
         require(isinstance(value, dict), where, value, "an object")
         seen.add(key)
         if key == "images":
-            cocoid = _required_int(value, "id", where)
+            cocoid = required_int(value, "id", where)
             require(cocoid not in images, f"{where}.id", cocoid, "an id that no earlier image has")
             name = text_field(value, "file_name", where, expected="a file name")
             images[cocoid] = {
@@ -82,7 +83,7 @@ def _read_file(
             }
         else:
             text = text_field(value, "caption", where)
-            captions.setdefault(_required_int(value, "image_id", where), []).append(
+            captions.setdefault(required_int(value, "image_id", where), []).append(
                 SourceCaption(text=text, sentid=optional_int(value, "id", where))
             )
     for part in ("images", "annotations"):
@@ -110,15 +111,8 @@ def _read_file(
             cocoid=cocoid,
             width=image["width"],
             height=image["height"],
-            labels=None if labels is None else labels.get(cocoid, []),
+            labels=None if labels is None else labels.of(cocoid=cocoid, file=image["file"]),
         )
-
-
-def _required_int(record: Mapping[str, Any], name: str, where: str) -> int:
-    value = optional_int(record, name, where)
-    require(value is not None, f"{where}.{name}", value, "a whole number")
-    assert value is not None
-    return value
 
 
 def _subfolder(options: SourceOptions, subfolder: str, images: Mapping[int, Mapping[str, Any]]) -> str:
@@ -151,29 +145,5 @@ def _read_id_lists(options: SourceOptions) -> dict[int, str]:
                 where = f"{path}: images[{index}]"
                 split = known_split(record.get("split"), f"{where}.split", aliases={"restval": "train"})
                 if split == known_split(wanted, "--split-file"):
-                    split_of[_required_int(record, "cocoid", where)] = split
+                    split_of[required_int(record, "cocoid", where)] = split
     return split_of
-
-
-def _read_instances(options: SourceOptions, findings: Findings) -> dict[int, list[str]] | None:
-    """Instance annotations -> COCO id -> names of the classes in the image; names in order of category id."""
-    if not options.instances:
-        return None
-    names: dict[int, str] = {}
-    present: dict[int, set[int]] = {}
-    for path in options.instances:
-        for key, index, value in members(path, streamed=("categories", "annotations")):
-            if index is None or key not in ("categories", "annotations"):
-                continue
-            where = f"{path}: {key}[{index}]"
-            require(isinstance(value, dict), where, value, "an object")
-            if key == "categories":
-                names[_required_int(value, "id", where)] = text_field(value, "name", where)
-            else:
-                image = present.setdefault(_required_int(value, "image_id", where), set())
-                image.add(_required_int(value, "category_id", where))
-    findings.label_names = [names[number] for number in sorted(names)]
-    unknown = sorted(set().union(*present.values()) - names.keys()) if present else []
-    if unknown:
-        raise InputError(f"{options.instances[0]}: category {unknown[0]} has no name in 'categories'")
-    return {cocoid: [names[number] for number in sorted(classes)] for cocoid, classes in present.items()}

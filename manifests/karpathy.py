@@ -1,13 +1,15 @@
-"""Karpathy's dataset_{flickr8k,flickr30k,coco}.json -> source images."""
+"""Karpathy's dataset_{flickr8k,flickr30k,coco}.json (and object annotations for labels) -> source images."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
+from .instances import check_used, read_instances
 from .json_stream import members
 from .source import (
     Findings,
@@ -28,15 +30,23 @@ _SPLITS = {"restval": "train"}  # COCO's rest of val joins train: 113,287 images
 def read_karpathy(path: Path, options: SourceOptions, findings: Findings) -> Iterator[SourceImage]:
     """Images in file order, which is the order of evaluation folds."""
     has_images = False
+    labels = read_instances(options, findings)
+    images = labelled = 0
     for key, index, value in members(path, streamed=("images",)):
         if key == "dataset" and isinstance(value, str):
             findings.dataset_name = value
         if key == "images":
             require(index is not None, f"{path}: images", value, "a list")
             has_images = True
-            yield _image(value, f"{path}: images[{index}]", options, findings)
+            image = _image(value, f"{path}: images[{index}]", options, findings)
+            if labels is not None:
+                image = replace(image, labels=labels.of(cocoid=image.cocoid, file=image.key))
+                labelled += bool(image.labels)
+            images += 1
+            yield image
     if not has_images:
         raise InputError(f"{path}: no 'images' list found, expected Karpathy's format; see --format")
+    check_used(path, labels, images=images, labelled=labelled)
 
 
 def _image(record: Any, where: str, options: SourceOptions, findings: Findings) -> SourceImage:

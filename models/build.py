@@ -16,6 +16,8 @@ from .base import Base
 from .bfan import Bfan
 from .camp_official import CampOfficial
 from .camp_paper import CampPaper
+from .dscmr import Dscmr
+from .labelwise import Labelwise
 from .matcher import Matcher
 from .scan import Scan
 from .vsepp import Vsepp
@@ -30,6 +32,8 @@ MODELS: dict[str, Callable[..., Matcher]] = {
     "vsrn": Vsrn,
     "bfan": Bfan,
     "adapt": Adapt,
+    "labelwise": Labelwise,
+    "dscmr": Dscmr,
 }
 
 

@@ -27,28 +27,74 @@ REDUCTIONS = ("sum", "mean")
 
 
 @dataclass(frozen=True, slots=True)
+class OfflinePairs:
+    """Pairs that were mined for each of C captions T and their images I, of AOQ, one kind a row.
+
+    With T₃ and I₃ mined for I and T, I₄ the image of T₃ and T₄ a caption of I₃, the kinds are (I, T₃),
+    (I₃, T) and, for quintuplets, (I₃, T₃), (I₄, T₄).
+    """
+
+    images: Tensor  # (2 or 4, C) rows of the score matrix
+    captions: Tensor  # (2 or 4, C) its columns
+    real: Tensor  # (2 or 4, C) false where nothing was mined, or where the two belong together after all
+
+    @staticmethod
+    def of(batch: Batch, anchors: int) -> OfflinePairs:
+        assert batch.negative_image is not None
+        assert batch.negative_caption is not None
+        own = torch.arange(anchors, device=batch.caption_image.device)
+        image, caption = batch.negative_image[:anchors], batch.negative_caption[:anchors]
+        images, captions = [batch.caption_image[:anchors], image], [caption, own]
+        if batch.partner_caption is not None:
+            of_caption = batch.caption_image[caption.clamp_min(0)]
+            of_caption = of_caption.masked_fill(caption < 0, -1)
+            images += [image, of_caption]
+            captions += [caption, batch.partner_caption[:anchors]]
+        rows, columns = torch.stack(images), torch.stack(captions)
+        real = (rows >= 0) & (columns >= 0)
+        rows, columns = rows.clamp_min(0), columns.clamp_min(0)
+        real &= batch.image_ids[rows] != batch.image_ids[batch.caption_image[columns]]
+        return OfflinePairs(rows, columns, real)
+
+
+@dataclass(frozen=True, slots=True)
 class Pairs:
-    """Which scores are of matching pairs, for I images and C captions."""
+    """Which scores are of matching pairs, for I images and C captions.
+
+    Images and captions that joined the batch as mined negatives stand behind these, in a larger matrix; of
+    that only the offline pairs are scored.
+    """
 
     image_of: Tensor  # (C,) the row of each caption's image
     positive: Tensor  # (I, C) true where image and caption belong together
+    offline: OfflinePairs | None = None
 
     @staticmethod
     def of(batch: Batch) -> Pairs:
         """By image id, so that an image that came twice (two ranks drew it) is nowhere its own negative."""
-        caption_ids = batch.image_ids[batch.caption_image]  # (C,)
-        return Pairs(batch.caption_image, batch.image_ids.unsqueeze(1) == caption_ids)
+        image_of, image_ids, offline = batch.caption_image, batch.image_ids, None
+        if batch.joined is not None:
+            anchors = batch.anchors
+            offline = OfflinePairs.of(batch, anchors)
+            image_of = image_of[:anchors]
+            image_ids = image_ids[: int(image_of.max()) + 1]
+        return Pairs(image_of, image_ids.unsqueeze(1) == image_ids[image_of], offline)
+
+    def online(self, scores: Tensor) -> Tensor:
+        """The part of the score matrix in which every pair is scored."""
+        images, captions = self.positive.shape
+        return scores[:images, :captions]
 
 
 Loss = Callable[[Tensor, Pairs, int], Tensor]
 """(scores (I, C), pairs, the number of steps done) -> a scalar."""
 
 
-def _positives(scores: Tensor, pairs: Pairs) -> Tensor:
+def matching_scores(scores: Tensor, pairs: Pairs) -> Tensor:
     return scores.gather(0, pairs.image_of.unsqueeze(0)).squeeze(0)  # (C,)
 
 
-def _hardest(scores: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
+def hardest_negatives(scores: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
     """Each caption's highest-scoring foreign caption (for its image) and foreign image, (C,) each.
 
     max over an axis, not amax: amax would share a tie's gradient among all its pairs, and a batch of equal
@@ -72,8 +118,8 @@ def bce_hardest(scores: Tensor, pairs: Pairs, step: int = 0) -> Tensor:
     With -log σ(x) = softplus(-x) and -log(1 - σ(x)) = softplus(x) nothing saturates, where clamped scores
     lose the gradient.
     """
-    captions, images = _hardest(scores, pairs)
-    return (2 * F.softplus(-_positives(scores, pairs)) + F.softplus(captions) + F.softplus(images)).sum()
+    captions, images = hardest_negatives(scores, pairs)
+    return (2 * F.softplus(-matching_scores(scores, pairs)) + F.softplus(captions) + F.softplus(images)).sum()
 
 
 def bce_all(scores: Tensor, pairs: Pairs, step: int = 0) -> Tensor:
@@ -82,7 +128,7 @@ def bce_all(scores: Tensor, pairs: Pairs, step: int = 0) -> Tensor:
     captions, images = _negative_counts(pairs)
     by_image = costs.sum(dim=1)[pairs.image_of] / captions.clamp_min(1)
     by_caption = costs.sum(dim=0) / images.clamp_min(1)
-    return (2 * F.softplus(-_positives(scores, pairs)) + by_image + by_caption).sum()
+    return (2 * F.softplus(-matching_scores(scores, pairs)) + by_image + by_caption).sum()
 
 
 def bce_annealed(scores: Tensor, pairs: Pairs, step: int = 0, *, rate: float = ANNEALING_RATE) -> Tensor:
@@ -104,19 +150,19 @@ def bce_annealed(scores: Tensor, pairs: Pairs, step: int = 0, *, rate: float = A
         chosen = torch.where(take_hardest, negatives.argmax(dim=axis), drawn)
         by_query.append(negatives.gather(axis, chosen.unsqueeze(axis)).squeeze(axis))
     captions, images = by_query[0][pairs.image_of], by_query[1]
-    return (2 * F.softplus(-_positives(scores, pairs)) + F.softplus(captions) + F.softplus(images)).sum()
+    return (2 * F.softplus(-matching_scores(scores, pairs)) + F.softplus(captions) + F.softplus(images)).sum()
 
 
 def ranking_hardest(scores: Tensor, pairs: Pairs, step: int = 0, *, margin: float = 0.2) -> Tensor:
     """Hinge to the hardest negative of both directions, Eq. 12 of CAMP."""
-    positives = _positives(scores, pairs)
-    captions, images = _hardest(scores, pairs)
+    positives = matching_scores(scores, pairs)
+    captions, images = hardest_negatives(scores, pairs)
     return ((margin + captions - positives).relu() + (margin + images - positives).relu()).sum()
 
 
 def ranking_all(scores: Tensor, pairs: Pairs, step: int = 0, *, margin: float = 0.2) -> Tensor:
     """Hinge to every negative of both directions, Eq. 12–13 of ADAPT."""
-    positives = _positives(scores, pairs)
+    positives = matching_scores(scores, pairs)
     # One row per caption: its image's scores with the foreign captions.
     by_image = (margin + scores[pairs.image_of] - positives.unsqueeze(1)).relu()  # (C, C)
     by_caption = (margin + scores - positives).relu()  # (I, C)
@@ -133,6 +179,11 @@ def annealed(
     return tau * hardest + (1 - tau) * ranking_all(scores, pairs, margin=margin)
 
 
+def no_pairs(scores: Tensor, pairs: Pairs, step: int = 0) -> Tensor:
+    """Nothing is asked of the pairs: the model's own losses, on labels, teach it alone."""
+    return scores.sum() * 0
+
+
 LOSSES: dict[str, Callable[..., Tensor]] = {
     "bce_hardest": bce_hardest,
     "bce_all": bce_all,
@@ -140,6 +191,7 @@ LOSSES: dict[str, Callable[..., Tensor]] = {
     "ranking_hardest": ranking_hardest,
     "ranking_all": ranking_all,
     "annealed": annealed,
+    "none": no_pairs,
 }
 _HAS_MARGIN = ("ranking_hardest", "ranking_all", "annealed")
 _IS_ANNEALED = ("annealed", "bce_annealed")
@@ -168,6 +220,7 @@ def build_loss(
     function = partial(LOSSES[name], **options)
 
     def loss(scores: Tensor, pairs: Pairs, step: int) -> Tensor:
+        scores = pairs.online(scores)
         total = function(scores.sigmoid() if of_probabilities else scores, pairs, step)
         return total / len(pairs.image_of) if reduction == "mean" else total
 

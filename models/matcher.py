@@ -1,8 +1,9 @@
 """The one interface of every model: encode each modality once, score pairs, and say why.
 
-A model keeps what it runs once per image in `self.image`, once per caption in `self.text` and once per batch
-in `self.aux`; everything else runs once per pair, must be deterministic (no dropout, no batch statistics: the
-two passes of training score the same pair twice) and must not let one pair see another.
+A model keeps what it runs once per image in `self.image`, once per caption in `self.text`, on both of them in
+`self.shared` and once per batch in `self.aux`; everything else runs once per pair, must be deterministic (no
+dropout, no batch statistics: the two passes of training score the same pair twice) and must not let one pair
+see another.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from ..schema import Batch
 from .encoded import Encoded
 
-ONCE_PER_BATCH = ("image", "text", "aux")
+ONCE_PER_BATCH = ("image", "text", "shared", "aux")
 
 
 class Matcher(nn.Module):
@@ -44,6 +45,10 @@ class Matcher(nn.Module):
     def aux_losses(self, batch: Batch, images: Encoded, texts: Encoded) -> Mapping[str, Tensor]:
         """Further losses on the encodings (captioning, labels, masking), by name; none by default."""
         return {}
+
+    def predict_labels(self, encoded: Encoded) -> Tensor | None:
+        """n encoded images or captions -> (n, L), higher where a label is likelier; None by default."""
+        return None
 
     def explain(self, images: Encoded, texts: Encoded) -> Mapping[str, Tensor]:
         """What the i-th pair attended to. Keys that a model may give, padding included but with weight 0:

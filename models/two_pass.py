@@ -43,6 +43,7 @@ class Step:
     aux: Mapping[str, Tensor]  # the model's further losses
     scores: Tensor  # (I, C)
     scored_again: int  # how many pairs needed a gradient
+    scored: int  # how many pairs were scored at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ def training_step(
 ) -> Step:
     """The cheaper of the two ways: one pass where the whole matrix fits the memory of a chunk, else two."""
     regions, words = batch.regions.shape[1], int(batch.lengths.max())
-    pairs = len(batch.image_ids) * len(batch.caption_ids)
+    anchors = batch.anchors
+    pairs = anchors * (min(anchors, len(batch.image_ids)) + (0 if batch.joined is None else 4))
     needed = 4 * pairs * model.pair_floats(regions, words, gradient=True)
     way = one_pass_step if needed <= _chunk_bytes(chunk_bytes, batch.regions) else two_pass_step
     return way(model, batch, loss=loss, step=step, scale=scale, autocast=autocast, chunk_bytes=chunk_bytes)
@@ -89,11 +91,12 @@ def one_pass_step(
         images = model.encode_image(batch.regions, batch.region_mask, batch.boxes)
         texts = model.encode_text(batch.tokens, batch.lengths)
         aux = model.aux_losses(batch, images, texts)
-        scores = model.score_block(images, texts)
-    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    value = loss(scores, Pairs.of(batch), step)
+        pairs = Pairs.of(batch)
+        scores = _whole_matrix(model, images, texts, pairs)
+    value = loss(scores, pairs, step)
     torch.autograd.backward((value + sum(aux.values())) * scale)
-    return Step(value.detach(), detached(aux), scores.detach(), scores.numel())
+    scored = _count(scores, pairs)
+    return Step(value.detach(), detached(aux), scores.detach(), scored, scored)
 
 
 def two_pass_step(
@@ -112,11 +115,12 @@ def two_pass_step(
         images = model.encode_image(batch.regions, batch.region_mask, batch.boxes)
         texts = model.encode_text(batch.tokens, batch.lengths)
         aux = model.aux_losses(batch, images, texts)
+    pairs = Pairs.of(batch)
     found = score_gradients(
         model,
         images.detach(),
         texts.detach(),
-        pairs=Pairs.of(batch),
+        pairs=pairs,
         loss=loss,
         step=step,
         scale=scale,
@@ -125,7 +129,7 @@ def two_pass_step(
         chunk_bytes=chunk_bytes,
     )
     push_into_encoders([(images, found.images), (texts, found.texts)], aux, scale=scale)
-    return Step(found.loss, detached(aux), found.scores, found.scored_again)
+    return Step(found.loss, detached(aux), found.scores, found.scored_again, _count(found.scores, pairs))
 
 
 def score_gradients(
@@ -144,13 +148,19 @@ def score_gradients(
     """Detached encodings -> the loss and their gradients; the scorer's own are added to its parameters."""
     forbid_random_scores(model)
     with autocast():
-        scores = score_matrix(model, images, texts, tile_bytes=tile_bytes)
+        scores = _scored(model, images, texts, pairs, tile_bytes=tile_bytes)
     leaf = scores.requires_grad_()
     with torch.enable_grad():
         value = loss(leaf, pairs, step)
     (gradient,) = torch.autograd.grad(value, leaf)
     into_images, into_texts, again = push_gradients(
-        model, images, texts, gradient * scale, autocast=autocast, chunk_bytes=chunk_bytes
+        model,
+        images,
+        texts,
+        gradient * scale,
+        online=(pairs.positive.shape[0], pairs.positive.shape[1]),
+        autocast=autocast,
+        chunk_bytes=chunk_bytes,
     )
     return ScoreGradients(value.detach(), scores.detach(), into_images, into_texts, again)
 
@@ -161,13 +171,18 @@ def push_gradients(
     texts: Encoded,
     gradient: Tensor,
     *,
+    online: tuple[int, int] | None = None,
     autocast: Autocast = nullcontext,
     chunk_bytes: int | None = None,
 ) -> tuple[Encoded, Encoded, int]:
-    """Pass 2: dL/dS (I, C) -> the gradients of both encodings, and how many pairs were scored for them."""
+    """Pass 2: dL/dS (I, C) -> the gradients of both encodings, and how many pairs were scored for them.
+
+    `online` says how many images and captions are not mined negatives; by default all.
+    """
     into_images, into_texts = _zeros(images), _zeros(texts)
     again = 0
-    for part in _parts(model, images, texts, gradient, _chunk_bytes(chunk_bytes, images.mask)):
+    bound = _chunk_bytes(chunk_bytes, images.mask)
+    for part in _parts(model, images, texts, gradient, online=online, chunk_bytes=bound):
         part_images, part_texts = _leaves(images.index(part.rows)), _leaves(part.texts)
         with torch.enable_grad(), autocast():
             part_scores = part.score(part_images, part_texts)
@@ -192,6 +207,58 @@ def push_into_encoders(
     torch.autograd.backward(roots, gradients)
 
 
+def _count(scores: Tensor, pairs: Pairs) -> int:
+    """How many pairs of a matrix were scored."""
+    return pairs.positive.numel() + len(_mined(pairs, scores)[0])
+
+
+def _online(images: Encoded, texts: Encoded, pairs: Pairs) -> tuple[Encoded, Encoded]:
+    """Those whose every pair is scored; mined negatives that joined the batch stand behind them."""
+    rows, columns = pairs.positive.shape
+    return images.index(slice(0, rows)), texts.index(slice(0, columns))
+
+
+def _mined(pairs: Pairs, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the mined pairs of a matrix, each once, without those in the online part."""
+    wanted = torch.zeros(like.shape, dtype=torch.bool, device=like.device)
+    if (mined := pairs.offline) is not None:
+        wanted[mined.images[mined.real], mined.captions[mined.real]] = True
+        pairs.online(wanted).zero_()
+    rows, columns = wanted.nonzero(as_tuple=True)
+    return rows, columns
+
+
+def _whole_matrix(model: Matcher, images: Encoded, texts: Encoded, pairs: Pairs) -> Tensor:
+    """Scores (I, C) with gradient; 0 where no pair is asked for."""
+    block = model.score_block(*_online(images, texts, pairs))
+    block = block.to(torch.promote_types(block.dtype, torch.float32))
+    if pairs.offline is None:
+        return block
+    scores = block.new_zeros(len(images), len(texts))
+    scores[: block.shape[0], : block.shape[1]] = block
+    rows, columns = _mined(pairs, scores)
+    if len(rows):
+        scores[rows, columns] = model.score_pairs(images.index(rows), texts.index(columns)).to(scores.dtype)
+    return scores
+
+
+@torch.no_grad()
+def _scored(
+    model: Matcher, images: Encoded, texts: Encoded, pairs: Pairs, *, tile_bytes: int | None
+) -> Tensor:
+    """The same without gradient, in tiles."""
+    block = score_matrix(model, *_online(images, texts, pairs), tile_bytes=tile_bytes)
+    if pairs.offline is None:
+        return block
+    scores = block.new_zeros(len(images), len(texts))
+    scores[: block.shape[0], : block.shape[1]] = block
+    bound = _chunk_bytes(tile_bytes, images.mask)
+    for some_rows, some, chunk_texts in _chunks(model, images, texts, _mined(pairs, scores), bound):
+        found = model.score_pairs(images.index(some_rows), chunk_texts)
+        scores[some_rows, some] = found.to(scores.dtype)
+    return scores
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Pairs that go through the second pass together."""
@@ -204,20 +271,43 @@ class _Part:
 
 
 def _parts(
-    model: Matcher, images: Encoded, texts: Encoded, gradient: Tensor, chunk_bytes: int
+    model: Matcher,
+    images: Encoded,
+    texts: Encoded,
+    gradient: Tensor,
+    *,
+    online: tuple[int, int] | None,
+    chunk_bytes: int,
 ) -> Iterator[_Part]:
-    rows, columns = gradient.nonzero(as_tuple=True)
-    if 2 * len(rows) > gradient.numel():
+    needed = gradient != 0
+    height, width = online or gradient.shape
+    block = needed[:height, :width]
+    if 2 * int(block.sum()) > block.numel():
         # Mostly needed: whole tiles share the work of a block, which pairs would repeat.
-        for tile in tiles(model, images, texts, tile_bytes=chunk_bytes, gradient=True):
-            yield _Part(
-                tile.rows, tile.columns, tile.texts, gradient[tile.rows, tile.columns], model.score_block
-            )
-        return
-    if not len(rows):
+        parts = images.index(slice(0, height)), texts.index(slice(0, width))
+        for tile in tiles(model, *parts, tile_bytes=chunk_bytes, gradient=True):
+            rows = slice(tile.rows.start, min(tile.rows.stop, height))
+            part = gradient[rows, tile.columns]
+            yield _Part(rows, tile.columns, tile.texts, part, model.score_block)
+        block.zero_()
+        if not bool(needed.any()):
+            return
+    some, columns = needed.nonzero(as_tuple=True)
+    if not len(some):
         # No pair violates: one pair with gradient 0 leaves the zeros that one pass would leave in every
         # parameter.
-        rows = columns = torch.zeros(1, dtype=torch.int64, device=gradient.device)
+        some = columns = torch.zeros(1, dtype=torch.int64, device=gradient.device)
+    for of_images, of_texts, chunk_texts in _chunks(model, images, texts, (some, columns), chunk_bytes):
+        yield _Part(of_images, of_texts, chunk_texts, gradient[of_images, of_texts], model.score_pairs)
+
+
+def _chunks(
+    model: Matcher, images: Encoded, texts: Encoded, wanted: tuple[Tensor, Tensor], chunk_bytes: int
+) -> Iterator[tuple[Tensor, Tensor, Encoded]]:
+    """Pairs (rows, columns) in chunks -> their rows, columns and captions, with little padding."""
+    rows, columns = wanted
+    if not len(rows):
+        return
     lengths = texts.lengths[columns]
     order = lengths.argsort(stable=True)  # neighbours of like length, so that a chunk pads little
     rows, columns, lengths = rows[order], columns[order], lengths[order]
@@ -225,8 +315,7 @@ def _parts(
     for start in range(0, len(lengths), size):
         chunk = slice(start, min(start + size, len(lengths)))
         some = columns[chunk]
-        chunk_texts = texts.index(some).trim(int(lengths[chunk.stop - 1]))
-        yield _Part(rows[chunk], some, chunk_texts, gradient[rows[chunk], some], model.score_pairs)
+        yield rows[chunk], some, texts.index(some).trim(int(lengths[chunk.stop - 1]))
 
 
 def _leaves(encoded: Encoded) -> Encoded:

@@ -160,8 +160,9 @@ class Vsrn(Matcher):
     def aux_losses(self, batch: Batch, images: Encoded, texts: Encoded) -> Mapping[str, Tensor]:
         if not (self.training and self.caption_weight):
             return {}
-        rows = batch.caption_image
-        value = self.aux(images.local[rows], images.mask[rows], batch.tokens, batch.lengths)
+        own = slice(0, batch.anchors)
+        rows = batch.caption_image[own]
+        value = self.aux(images.local[rows], images.mask[rows], batch.tokens[own], batch.lengths[own])
         return {"caption": self.caption_weight * value}
 
     def pair_floats(self, regions: int, words: int, *, gradient: bool = False) -> int:

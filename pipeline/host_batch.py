@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .caption_tokens import CaptionTokens
+from .negatives_join import Negatives
 from .sample_table import SampleTable
 
 Integers = npt.NDArray[np.int64]
@@ -28,8 +29,11 @@ class HostBatch:
     caption_ids: Integers  # (C,)
     caption_image: Integers  # (C,)
     labels: npt.NDArray[np.float32] | None  # (I, L)
+    region_classes: Integers | None  # (I, R)
     negative_image: Integers | None  # (C,)
     negative_caption: Integers | None  # (C,)
+    partner_caption: Integers | None  # (C,)
+    joined: npt.NDArray[np.bool_] | None  # (C,)
 
     def tensors(self) -> dict[str, Tensor | None]:
         """The fields of a Batch that need no features, without a copy."""
@@ -38,6 +42,7 @@ class HostBatch:
 
 
 _FIELDS = tuple(field.name for field in fields(HostBatch) if field.name != "positions")
+_MINED = ("negative_image", "negative_caption", "partner_caption")
 
 
 class BatchMaker:
@@ -51,35 +56,42 @@ class BatchMaker:
         num_regions: npt.NDArray[np.int32],
         regions: int,
         labels: npt.NDArray[Any] | None = None,
+        region_classes: npt.NDArray[np.int32] | None = None,
         one_each: bool = False,  # no two captions of an image are ever asked for
     ) -> None:
         self.samples, self.tokens, self._one_each = samples, tokens, one_each
         self._num_regions = num_regions[samples.positions]  # (I,)
         self._region = np.arange(regions)
         self._labels = labels  # (I, L)
+        self._classes = None if region_classes is None else region_classes[samples.positions]  # (I, R)
 
-    def make(self, captions: Integers, *, negatives: tuple[Integers, Integers] | None = None) -> HostBatch:
+    def make(self, captions: Integers, *, negatives: Negatives | None = None) -> HostBatch:
         """Captions by their number in the table -> their batch.
 
-        `negatives` are an image and a caption for each of them, -1 for none: they join the batch, and so do
-        the images of those captions.
+        `negatives` join the batch, and so do the images of their captions.
         """
         samples, count = self.samples, len(captions)
-        images, negative_image, negative_caption = samples.caption_image[captions], None, None
+        images, joined = samples.caption_image[captions], None
+        mined: dict[str, Integers | None] = dict.fromkeys(_MINED)
         if negatives is not None:
-            others_image, others = negatives
+            others, partners = negatives.captions, negatives.partners
+            wanted = [part[part >= 0] for part in (others, partners) if part is not None]
             # Those asked for stay in front: no caption is asked for twice.
-            captions, rows = _distinct(np.concatenate([captions, others[others >= 0]]))
-            negative_caption = np.full(len(captions), -1)
-            negative_caption[:count][others >= 0] = rows[count:]
-            images = np.concatenate([samples.caption_image[captions], others_image[others_image >= 0]])
+            captions, rows = _distinct(np.concatenate([captions, *wanted]))
+            joined = np.arange(len(captions)) >= count
+            split = count + len(wanted[0])
+            mined["negative_caption"] = _spread(others, rows[count:split], len(captions))
+            if partners is not None:
+                mined["partner_caption"] = _spread(partners, rows[split:], len(captions))
+            images = np.concatenate(
+                [samples.caption_image[captions], negatives.images[negatives.images >= 0]]
+            )
         if self._one_each and negatives is None:
             numbers, row_of = images, np.arange(count)
         else:
             numbers, row_of = _distinct(images)  # in the order of their first caption
         if negatives is not None:
-            negative_image = np.full(len(captions), -1)
-            negative_image[:count][others_image >= 0] = row_of[len(captions) :]
+            mined["negative_image"] = _spread(negatives.images, row_of[len(captions) :], len(captions))
         tokens, lengths = self.tokens.pad(samples.captions[captions])
         return HostBatch(
             positions=samples.positions[numbers],
@@ -90,9 +102,17 @@ class BatchMaker:
             caption_ids=samples.caption_ids[captions],
             caption_image=row_of[: len(captions)],
             labels=None if self._labels is None else self._labels[numbers].astype(np.float32),
-            negative_image=negative_image,
-            negative_caption=negative_caption,
+            region_classes=None if self._classes is None else self._classes[numbers].astype(np.int64),
+            joined=joined,
+            **mined,
         )
+
+
+def _spread(chosen: Integers, rows: Integers, captions: int) -> Integers:
+    """What was chosen for the first captions (-1 for none) and the rows it got -> a row for every caption."""
+    spread = np.full(captions, -1)
+    spread[: len(chosen)][chosen >= 0] = rows
+    return spread
 
 
 def _distinct(values: Integers) -> tuple[Integers, Integers]:

@@ -72,6 +72,7 @@ class FeatureLoader:
         fixed_length: int | None = None,  # pad every batch to so many ids
         bucket_by_length: bool = False,  # captions of like length together; for evaluation
         images: int | None = None,  # the first so many images of the split alone
+        region_classes: npt.NDArray[np.int32] | None = None,  # (rows of the features, R), for the batches
         negatives: OfflineNegatives | None = None,  # one image and one caption join for each caption
         pin_memory: bool | str = "auto",
         prefetch: int = 2,
@@ -127,6 +128,7 @@ class FeatureLoader:
             num_regions=source.num_regions,
             regions=source.spec.regions,
             labels=self._labels(),
+            region_classes=region_classes,
             one_each=epoch_unit == "image",
         )
         self._negatives = None if negatives is None else NegativesJoin(negatives, self.samples)
@@ -218,8 +220,7 @@ class FeatureLoader:
             captions = steps.step(step)
             if negatives is None:
                 return self._make(self._maker.make(captions))
-            images, others = negatives
-            return self._make(self._maker.make(captions, negatives=(images[captions], others[captions])))
+            return self._make(self._maker.make(captions, negatives=negatives.of(captions)))
 
         running = self._running = Prefetcher(
             make,

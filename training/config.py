@@ -10,6 +10,8 @@ OPTIMIZERS = ("adam", "adamw", "adamax", "sgd")
 PRECISIONS = ("float32", "bfloat16", "float16")
 EPOCH_UNITS = ("image", "caption")
 REDUCTIONS = ("sum", "mean")
+DRAWS = ("uniform", "normal")
+BEST_BY = ("rsum", "map")
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,32 @@ class LossConfig:
             *one_of("reduction", self.reduction, REDUCTIONS),
             *at_least("margin", self.margin, 0),
         ]
+
+
+@dataclass(frozen=True)
+class NegativesConfig:
+    """Mined negatives that join the batch, and how they count (AOQ); without a file, none do."""
+
+    file: str = ""  # what 'camp mine' wrote
+    terms: str = "adaptive"
+    margin: float = 0.0  # γ₂, of the offline hinges
+    alpha: float = 0.3
+    beta: float = 1.5
+    compat: bool = False  # adaptive weights with gradient and below 0, as released
+    draw: str = "uniform"
+    other_inputs: bool = False  # allow lists that were mined with other features or another vocabulary
+
+    def problems(self) -> list[str]:
+        from ..models.offline_losses import TERMS
+
+        wrong = [
+            *one_of("terms", self.terms, TERMS),
+            *one_of("draw", self.draw, DRAWS),
+            *at_least("margin", self.margin, 0),
+        ]
+        if self.alpha <= 0:
+            wrong.append(f"alpha: found {self.alpha}, expected more than 0")
+        return wrong
 
 
 @dataclass(frozen=True)
@@ -133,10 +161,12 @@ class ValidationConfig:
     split: str = "val"
     every_epochs: int = 1
     images: int = 0  # the first so many of the split, 0 for all; said with every result
-    patience: int = 0  # epochs without a better rsum before stopping, 0 for never
+    patience: int = 0  # validations that were not better before stopping, 0 for never
+    best_by: str = "rsum"  # or 'map', where the data set has labels: which epoch is the best one
 
     def problems(self) -> list[str]:
         return [
+            *one_of("best_by", self.best_by, BEST_BY),
             *at_least("every_epochs", self.every_epochs, 1),
             *at_least("images", self.images, 0),
             *at_least("patience", self.patience, 0),
@@ -175,6 +205,7 @@ class TrainConfig:
 
     model: ModelConfig = field(default_factory=ModelConfig)
     loss: LossConfig = field(default_factory=LossConfig)
+    negatives: NegativesConfig = field(default_factory=NegativesConfig)
     data: DataConfig = field(default_factory=DataConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)

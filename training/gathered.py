@@ -63,7 +63,7 @@ def gathered_step(
     first = _before(len(texts), ranks, rows.device)
     own_texts = into_texts.index(slice(first, first + len(texts))).trim(texts.mask.shape[1])
     push_into_encoders([(images, into_images), (texts, own_texts)], aux, scale=aux_scale)
-    return Step(value.detach(), detached(aux), scores.detach(), again)
+    return Step(value.detach(), detached(aux), scores.detach(), again, rows.numel())
 
 
 def _all_pairs(batch: Batch, ranks: Ranks) -> Pairs:

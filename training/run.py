@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from ..errors import InputError, MismatchError
 from ..evaluation.gates import gate_means
+from ..evaluation.label_metrics import label_metrics
 from ..evaluation.recall import evaluate
 from ..evaluation.run_folder import Run, create_run, open_run
+from ..evaluation.split_labels import split_labels
 from ..evaluation.split_scores import SplitRows, open_split, score_split
 from ..files import write_atomic
 from ..manifests.dataset import Dataset
-from ..models.build import build_model
+from ..models.build import build_model, model_options
 from ..models.matcher import Matcher
 from ..pipeline.loader import FeatureLoader
+from ..pipeline.negatives_file import check_origin, read_negatives
+from ..pipeline.negatives_join import OfflineNegatives
 from ..pipeline.region_picture import only_features
 from ..pipeline.shard_reader import ShardReader
 from ..progress import ProgressFactory, no_progress
@@ -96,6 +101,8 @@ def _train(
     vectors = _vectors(dataset, vocab_name, vocabulary, config.data.vectors)
     if vectors is not None:
         options["word_dim"] = vectors.shape[1]
+    options |= _label_options(config, dataset=dataset, reader=reader)
+    negatives, mined = _negatives(config, dataset=dataset, reader=reader, vocabulary=vocabulary)
     header = {
         "dataset": {
             "root": os.path.relpath(dataset.root.resolve(), out.resolve()),
@@ -108,6 +115,7 @@ def _train(
         "model": {"name": config.model.name, "options": options},
         "max_words": config.data.max_words,
         "init": init and os.path.relpath(init.resolve(), out.resolve()),
+        "negatives": mined,
         "config": asdict(config),
     }
     torch.manual_seed(config.run.seed)
@@ -131,6 +139,8 @@ def _train(
         world_size=ranks.world_size,
         drop_last=True,
         max_words=config.data.max_words,
+        negatives=negatives,
+        region_classes=reader.small_column("classes") if options.get("region_classes") else None,
         prefetch=config.data.prefetch,
         say=say,
     )
@@ -148,13 +158,14 @@ def _train(
     )
     if ranks.first:
         _prepare_folder(out, header, config, vocabulary=vocabulary, resume=resume)
+    labels = split_labels(dataset, validation.image_ids) if config.validation.best_by == "map" else None
     _announce(say, device=device, loader=loader, validation=validation, config=config, model=model)
     trainer = Trainer(
         config,
         model=model,
         loader=loader,
         folder=out,
-        validate=_validation(validation, device),
+        validate=_validation(validation, device, labels=labels),
         ranks=ranks,
         progress=progress,
         say=say,
@@ -186,7 +197,7 @@ def _prepare_folder(
 
 def _check_same(run: Run, header: dict[str, Any]) -> None:
     """A resumed run must be the same run; only its length may change."""
-    for part in ("dataset", "features", "vocab", "model", "max_words", "init"):
+    for part in ("dataset", "features", "vocab", "model", "max_words", "init", "negatives"):
         found, expected = header[part], run.header[part]
         if part == "dataset":
             found, expected = found["fingerprint"], expected["fingerprint"]
@@ -209,16 +220,57 @@ def _vectors(dataset: Dataset, vocab_name: str, vocabulary: Vocabulary, name: st
     return torch.from_numpy(np.array(open_vectors(path, vocabulary=vocabulary).matrix))
 
 
+def _label_options(config: TrainConfig, *, dataset: Dataset, reader: ShardReader) -> dict[str, int]:
+    """How many labels and region classes there are, for a model that learns from them."""
+    known = model_options(config.model.name)
+    if "labels" not in known:
+        return {}
+    if not dataset.label_names:
+        raise InputError(
+            f"{dataset.root}: has no labels, which {config.model.name} learns from; import it with "
+            "--instances FILE, or from a table with a column of labels"
+        )
+    options = {"labels": len(dataset.label_names)}
+    if "region_classes" in known and "classes" in reader.spec.columns:
+        options["region_classes"] = int(reader.small_column("classes").max(initial=-1)) + 1
+    return options
+
+
+def _negatives(
+    config: TrainConfig, *, dataset: Dataset, reader: ShardReader, vocabulary: Vocabulary
+) -> tuple[OfflineNegatives | None, dict[str, Any] | None]:
+    """The mined lists that a config names, and where they are from; those of other data are refused."""
+    if not config.negatives.file:
+        return None, None
+    path = Path(config.negatives.file)
+    origin = check_origin(
+        path,
+        dataset=dataset,
+        split="train",
+        features=reader.index.fingerprint,
+        vocab=vocabulary.fingerprint,
+        other_inputs=config.negatives.other_inputs,
+    )
+    lists = replace(
+        read_negatives(path), draw=config.negatives.draw, partners=config.negatives.terms != "triplet"
+    )
+    return lists, origin
+
+
 def _compile(model: Matcher) -> None:
     """Compile what runs per pair; shapes change from tile to tile."""
     for name in ("score_block", "score_pairs"):
         setattr(model, name, torch.compile(getattr(model, name), dynamic=True))
 
 
-def _validation(rows: SplitRows, device: torch.device) -> Callable[[Matcher], dict[str, Any]]:
+def _validation(
+    rows: SplitRows, device: torch.device, *, labels: npt.NDArray[np.uint8] | None
+) -> Callable[[Matcher], dict[str, Any]]:
     def validate(model: Matcher) -> dict[str, Any]:
         scores = score_split(model, rows, device=device)
         metrics = evaluate(scores, rows.caption_image, bootstrap=0)
+        if labels is not None:
+            metrics["labels"] = label_metrics(scores, rows.caption_image, labels)
         return {**metrics, "images": len(rows.image_ids), "gates": gate_means(model, rows, device=device)}
 
     return validate

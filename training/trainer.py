@@ -13,10 +13,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..errors import MismatchError
+from ..errors import InputError, MismatchError
 from ..evaluation.checkpoint import has_checkpoint, load_checkpoint, load_weights, save_checkpoint
-from ..models.losses import build_loss
+from ..evaluation.recall import DIRECTIONS
+from ..models.losses import Loss, build_loss
 from ..models.matcher import Matcher
+from ..models.offline_losses import OfflineTerms, build_offline_loss
 from ..models.two_pass import Step, training_step
 from ..progress import Bar, ProgressFactory, no_progress
 from ..schema import Batch
@@ -60,7 +62,7 @@ class Standing:
 
     step: int = 0
     epoch: int = 0  # finished epochs
-    best_rsum: float = -1.0
+    best: float = -1.0  # rsum, or what validation.best_by names
     best_epoch: int = 0
     stale: int = 0  # validations since the best one
     collapse: int = 0
@@ -99,13 +101,7 @@ class Trainer:
         self.validate, self.ranks, self.progress, self.say = validate, ranks, progress, say
         self.device = next(model.parameters()).device
         self.optimizer = build_optimizer(model, config.optimizer)
-        self.loss = build_loss(
-            config.loss.name,
-            margin=config.loss.margin,
-            reduction=config.loss.reduction,
-            of_probabilities=config.loss.of_probabilities,
-            rate=config.loss.rate,
-        )
+        self.loss = _build_loss(config)
         self.standing = Standing()
         self.average = AveragedWeights(model, decay=config.run.ema) if config.run.ema else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self._precision() == torch.float16)
@@ -199,8 +195,8 @@ class Trainer:
                     self._begin_step()
                 done = self._backward(batch)
                 losses.append(float(done.loss))
-                meter.add(losses[-1], done.scores.numel())
-                captions = done.scores.shape[1]
+                captions = done.scores.shape[1] if batch.joined is None else batch.anchors
+                meter.add(losses[-1], done.aux, pairs=done.scored)
             if losses and (batch is None or len(losses) == self.config.optimizer.accumulate):
                 yield sum(losses) / len(losses), self._end_step(), captions
                 losses = []
@@ -223,7 +219,8 @@ class Trainer:
         mean = self.config.loss.reduction == "mean"
         share = 1.0 / self.config.optimizer.accumulate if mean else 1.0
         alone = share / self.ranks.world_size if mean else share  # where each rank has a loss of its own
-        if self.config.loss.across_ranks and self.ranks.world_size > 1:
+        # Mined negatives are hard enough: they do not also take those of the other ranks.
+        if self.config.loss.across_ranks and self.ranks.world_size > 1 and batch.joined is None:
             done = gathered_step(
                 self.model, batch, ranks=self.ranks, loss=self.loss, step=self.standing.step,
                 scale=self._scaled(share), aux_scale=self._scaled(alone), autocast=self._autocast,
@@ -233,7 +230,7 @@ class Trainer:
                 self.model, batch, loss=self.loss, step=self.standing.step, scale=self._scaled(alone),
                 autocast=self._autocast,
             )  # fmt: skip
-        check_finite(float(done.loss), batch, step=self.standing.step)
+        check_finite(float(done.loss) + sum(map(float, done.aux.values())), batch, step=self.standing.step)
         return done
 
     def _scaled(self, share: float) -> float | Tensor:
@@ -274,12 +271,13 @@ class Trainer:
             return
         if self.ranks.first:
             metrics = self._validated()
-            better = metrics["rsum"] > standing.best_rsum
+            value = _best_by(metrics, config.best_by)
+            better = value > standing.best
             if journal:
                 journal.write("validation", step=standing.step, epoch=standing.epoch, **metrics)
             self.say(_validation_line(standing.epoch, metrics, better=better))
             if better:
-                standing.best_rsum, standing.best_epoch, standing.stale = metrics["rsum"], standing.epoch, 0
+                standing.best, standing.best_epoch, standing.stale = value, standing.epoch, 0
                 self._best = {"epoch": standing.epoch, "metrics": metrics}
                 weights = self.average.tensors if self.average else self.model.state_dict()
                 save_checkpoint(self.folder, "best", tensors=weights, state=self._best, step=standing.step)
@@ -305,14 +303,17 @@ class Trainer:
         values = {
             "epoch": self.standing.epoch,
             "loss": meter.mean_loss,
+            **{f"loss_{name}": value for name, value in meter.mean_aux.items()},
             "lr": self.optimizer.param_groups[0]["lr"],
             "gradient_norm": norm if math.isfinite(norm) else None,  # else left out: float16 overflowed
             "pairs_per_second": meter.pairs / meter.seconds,
             "waiting_share": meter.waited / meter.seconds,
             "memory_mb": _memory_mb(self.device),
         }
+        aux = "".join(f" · {name} {value:.4g}" for name, value in meter.mean_aux.items())
         bar.note(
-            f"loss {values['loss']:.4g} · lr {values['lr']:.2g} · {values['pairs_per_second']:,.0f} pairs/s"
+            f"loss {values['loss']:.4g}{aux} · lr {values['lr']:.2g}"
+            f" · {values['pairs_per_second']:,.0f} pairs/s"
             f" · waiting {100 * values['waiting_share']:.0f}% · {values['memory_mb']:,.0f} MB"
         )
         if journal:
@@ -382,6 +383,20 @@ class Trainer:
         )
 
 
+def _build_loss(config: TrainConfig) -> Loss:
+    options: dict[str, Any] = {
+        "margin": config.loss.margin,
+        "reduction": config.loss.reduction,
+        "of_probabilities": config.loss.of_probabilities,
+        "rate": config.loss.rate,
+    }
+    mined = config.negatives
+    if not mined.file:
+        return build_loss(config.loss.name, **options)
+    terms = OfflineTerms(mined.terms, mined.margin, mined.alpha, mined.beta, mined.compat)
+    return build_offline_loss(config.loss.name, terms, **options)
+
+
 class _Meter:
     """Means between two log lines."""
 
@@ -391,16 +406,23 @@ class _Meter:
     def restart(self) -> None:
         self._start = time.perf_counter()
         self._losses: list[float] = []
+        self._aux: dict[str, float] = {}
         self.pairs = 0
         self.waited = 0.0  # seconds inside the loader
 
-    def add(self, loss: float, pairs: int) -> None:
+    def add(self, loss: float, aux: Mapping[str, Tensor], *, pairs: int) -> None:
         self._losses.append(loss)
+        for name, value in aux.items():
+            self._aux[name] = self._aux.get(name, 0.0) + float(value)
         self.pairs += pairs
 
     @property
     def mean_loss(self) -> float:
         return sum(self._losses) / max(len(self._losses), 1)
+
+    @property
+    def mean_aux(self) -> dict[str, float]:
+        return {name: total / max(len(self._losses), 1) for name, total in self._aux.items()}
 
     @property
     def seconds(self) -> float:
@@ -420,6 +442,19 @@ def _validation_line(epoch: int, metrics: Mapping[str, Any], *, better: bool) ->
     recalls = " | ".join(
         "/".join(f"{row[cutoff]:.1f}" for cutoff in ("r@1", "r@5", "r@10")) for row in (caption, image)
     )
-    return f"epoch {epoch}: caption | image R@1/5/10 {recalls}, rsum {metrics['rsum']:.1f}" + (
+    labels = ""
+    if "labels" in metrics:
+        found = " | ".join(f"{metrics['labels'][name]['map']:.3f}" for name in DIRECTIONS)
+        labels = f", MAP {found}"
+    return f"epoch {epoch}: caption | image R@1/5/10 {recalls}, rsum {metrics['rsum']:.1f}{labels}" + (
         " (best so far)" if better else ""
     )
+
+
+def _best_by(metrics: Mapping[str, Any], name: str) -> float:
+    """What the best epoch has most of: rsum, or the mean of MAP in both directions."""
+    if name == "rsum":
+        return float(metrics["rsum"])
+    if "labels" not in metrics:
+        raise InputError("validation.best_by is 'map', but the data set has no labels; set it to 'rsum'")
+    return sum(float(metrics["labels"][direction]["map"]) for direction in DIRECTIONS) / 2

@@ -12,6 +12,20 @@ from camp.models.matcher import Matcher
 from camp.schema import Batch
 
 VOCAB_SIZE, REGION_DIM, WORD_DIM, DIM = 23, 10, 5, 8
+LABELS, CLASSES = 6, 4
+SIZES: dict[str, dict[str, object]] = {
+    "camp": {"affinity_dim": 3},
+    "vsrn": {"captioner_dim": 6},
+    "labelwise": {
+        "labels": LABELS,
+        "region_classes": CLASSES,
+        "layers": 2,
+        "heads": 2,
+        "feedforward": 12,
+        "mask_weight": 0.5,
+    },
+    "dscmr": {"labels": LABELS, "hidden": 12},
+}
 
 MakeBatch = Callable[..., Batch]
 MakeModel = Callable[..., Matcher]
@@ -43,6 +57,8 @@ def make_batch() -> MakeBatch:
             image_ids=torch.arange(images) + 100,
             caption_ids=torch.arange(captions),
             caption_image=caption_image,
+            labels=torch.randint(0, 2, (images, LABELS), generator=generator).double(),
+            region_classes=torch.randint(-1, CLASSES, (images, regions), generator=generator),
         )
 
     return make
@@ -56,10 +72,7 @@ def make_model() -> MakeModel:
         name: str = "camp", *, vocab_size: int = VOCAB_SIZE, seed: int = 0, **options: object
     ) -> Matcher:
         sizes: dict[str, object] = {"region_dim": REGION_DIM, "word_dim": WORD_DIM, "dim": DIM}
-        if name == "camp":
-            sizes["affinity_dim"] = 3
-        if name == "vsrn":
-            sizes["captioner_dim"] = 6
+        sizes |= SIZES.get(name, {})
         torch.manual_seed(seed)
         model = build_model(name, vocab_size=vocab_size, options=sizes | options).double()
         with torch.no_grad():

@@ -29,6 +29,7 @@ VARIANTS |= {
     "adapt no fovea": ("adapt", {"fovea": False, "norm": "none"}),
     "adapt i2t no fovea": ("adapt", {"fovea": False, "direction": "i2t"}),
     "adapt learned": ("adapt", {"learn_smoothing": True}),
+    "labelwise apart": ("labelwise", {"share": False, "consistency": 0.1, "mask_weight": 0.0}),
 }
 VARIANTS |= {f"camp {row}": (kind.model, dict(kind.options)) for row, kind in TABLE_3.items() if kind.options}
 

@@ -38,6 +38,7 @@ def literal(name: str, S: list[list[float]], image_of: list[int], *, margin: flo
         everything = sum(sum(h) for h in hinges)
         tau = 1 - 0.991**step
         total += {
+            "none": 0.0,
             "ranking_hardest": hardest,
             "ranking_all": everything,
             "annealed": tau * hardest + (1 - tau) * everything,
