@@ -1,6 +1,7 @@
 """Scoring cost per pair of the attention models: ours against the published arrangement of the same scores.
 
-Ratios: scan, bfan, adapt. VSE++ and VSRN score by one product of matrices; their row is for comparison.
+Ratios: scan, bfan, adapt, and mine_gemm (see mine.py). VSE++ and VSRN score by one product of matrices; their
+row is for comparison.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 from harness import REPEATS, Result, arguments, interleaved
+from mine import mining_row
 from published import adapt_loop, bfan_loop, captions_of, scan_loop
 from torch import Tensor
 
@@ -44,6 +46,7 @@ def main() -> None:
         images_v, texts_v = encode(vsepp, 4 * size)
         seconds = interleaved({"vsepp": lambda: score_matrix(vsepp, images_v, texts_v)})
         result.row("vsepp", 1e6 * seconds["vsepp"] / (4 * size) ** 2, "µs/pair")
+    mining_row(result, quick=options.quick)
     result.notes.append(f"{size}×{size} pairs, R={REGIONS}, N={WORDS}, d={DIM}; best of {REPEATS} repeats")
     result.finish(options.json)
 

@@ -53,6 +53,39 @@ def test_order_and_ids_are_kept(tmp_path: Path) -> None:
     assert dataset.select_captions(["val"])["text"][0].as_py() == "Caption 0 of 5."
 
 
+def test_instances_become_labels_by_coco_id_or_file_name(tmp_path: Path) -> None:
+    images = [karpathy_image(7, cocoid=70), karpathy_image(3, cocoid=30), karpathy_image(5, cocoid=50)]
+    coco = tmp_path / "instances.json"
+    coco.write_text(
+        json.dumps(
+            {
+                "categories": [{"id": 9, "name": "boat"}, {"id": 2, "name": "cat"}],
+                "annotations": [
+                    {"id": 1, "image_id": 50, "category_id": 9},
+                    {"id": 2, "image_id": 50, "category_id": 2},
+                    {"id": 3, "image_id": 70, "category_id": 2},
+                ],
+            }
+        )
+    )
+    dataset = imported(tmp_path, images, instances=[coco])
+    assert dataset.label_names == ["cat", "boat"]
+    assert dataset.images["labels"].to_pylist() == [[0], [], [0, 1]]
+    objects = tmp_path / "objects.json"
+    drawn = [{"filename": "000003.jpg", "objects": [{"kind": "kite"}, {"kind": "car"}, {"kind": "kite"}]}]
+    objects.write_text(json.dumps({"classes": ["ball", "car", "kite"], "images": drawn}))
+    (tmp_path / "second").mkdir()
+    dataset = imported(tmp_path / "second", [karpathy_image(3), karpathy_image(4)], instances=[objects])
+    assert dataset.label_names == ["ball", "car", "kite"]
+    assert dataset.images["labels"].to_pylist() == [[1, 2], []]
+    (tmp_path / "third").mkdir()
+    with pytest.raises(InputError, match="none of its 1 images is in the files of --instances"):
+        imported(tmp_path / "third", [karpathy_image(8)], instances=[objects])
+    objects.write_text("{}")
+    with pytest.raises(InputError, match=r"no 'annotations' and no 'objects' found, expected COCO's"):
+        imported(tmp_path / "third", [karpathy_image(3)], instances=[objects])
+
+
 # Karpathy's published counts, from files of the same shape.
 PUBLISHED = {
     "flickr8k": {"train": 6000, "val": 1000, "test": 1000},

@@ -129,17 +129,26 @@ NAMES = ("red", "green", "blue", "dog", "car", "tree", "small", "large", "house"
 def _regions(words: tuple[str, ...], table: np.ndarray) -> Regions:
     boxes = np.array([[n, n, n + 20, n + 10] for n in range(len(words))], np.float32)
     features = np.stack([table[NAMES.index(word)] for word in words]).astype(np.float32)
-    return Regions(boxes=boxes, features=features, width=64, height=48)
+    classes = np.array([NAMES.index(word) for word in words], np.int32)
+    return Regions(boxes=boxes, features=features, width=64, height=48, classes=classes)
 
 
 def _on_disk(root: Path) -> Dataset:
-    """Images whose regions are their captions' words; features 'made', words 'default', vectors 'toy'."""
+    """Images whose regions are their captions' words, which are their labels too; features 'made', words 'default', vectors 'toy'."""
     generator = np.random.default_rng(0)
     table = generator.normal(size=(len(NAMES), 10))
     splits = ["train"] * 16 + ["val"] * 6 + ["test"] * 6
     shown = [tuple(str(name) for name in generator.choice(NAMES, 3, replace=False)) for _ in splits]
     images = [
-        ImageRow(image_id=n, key=f"{n}.png", file=f"{n}.png", split=split, width=64, height=48)
+        ImageRow(
+            image_id=n,
+            key=f"{n}.png",
+            file=f"{n}.png",
+            split=split,
+            width=64,
+            height=48,
+            labels=tuple(sorted(NAMES.index(word) for word in shown[n])),
+        )
         for n, split in enumerate(splits)
     ]
     captions = [
@@ -153,10 +162,10 @@ def _on_disk(root: Path) -> Dataset:
         name="tiny",
         source={"format": "test"},
         findings={},
-        label_names=[],
+        label_names=list(NAMES),
         image_roots=["images"],
     )
-    spec = FeatureSpec(regions=3, dim=10, dtype="float32", store="arrow")
+    spec = FeatureSpec(regions=3, dim=10, dtype="float32", store="arrow", columns=("classes",))
     folder, provenance = dataset.features_folder("made"), {"extractor": "made for tests"}
     units = plan_units(dataset, shard_size=16)
     for unit in units:
