@@ -25,9 +25,9 @@ def cross_ranks(scores: Scores, caption_image: npt.ArrayLike) -> npt.NDArray[np.
     for image in np.unique(owner):
         own = np.flatnonzero(owner == image)
         row = np.asarray(scores[image])
-        others = np.sort(np.delete(row, own))
-        # Ties count against the model, as everywhere.
-        among_captions[own] = 1 + len(others) - np.searchsorted(others, row[own], side="left")
+        for caption in own:  # ties count against the model, as everywhere
+            higher = np.count_nonzero(row >= row[caption])
+            among_captions[caption] = 1 + higher - np.count_nonzero(row[own] >= row[caption])
     per_image = round(len(owner) / max(1, len(np.unique(owner))))
     return np.maximum(per_image * among_images - (per_image - 1), among_captions)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from camp.evaluation.cross_rank import cross_ranks
+from camp.evaluation.cross_rank import cross_rank_histogram, cross_ranks
 
 
 def loop(scores: np.ndarray, owner: np.ndarray, per_image: int) -> list[int]:
@@ -33,3 +33,12 @@ def test_perfect_and_constant() -> None:
     perfect = (owner == np.arange(4)[:, None]).astype(np.float32)
     assert set(cross_ranks(perfect, owner)) == {1}
     assert set(cross_ranks(np.zeros((4, 20)), owner)) == {16}
+
+
+def test_the_histogram_has_every_pair_once() -> None:
+    owner = np.arange(60).repeat(5)
+    scores = np.random.default_rng(0).normal(size=(60, 300))
+    ranks, shares = cross_ranks(scores, owner), cross_rank_histogram(scores, owner)
+    assert list(shares) == ["1", "2–5", "6–10", "11–50", "51–200", ">200"]
+    assert sum(shares.values()) == pytest.approx(100)
+    assert shares["11–50"] == pytest.approx(100 * np.mean((ranks >= 11) & (ranks <= 50)))

