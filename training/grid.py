@@ -53,8 +53,9 @@ class GridRow:
 def expand_grid(
     configs: Sequence[str], *, grids: Sequence[str] = (), settings: Sequence[str] = ()
 ) -> list[GridRow]:
-    """Configs × the values of every `key=a,b`; a grid file's rows start from `configs` where it names none.
+    """Configs × the values of every `key=a,b`, or × the rows of a grid file.
 
+    Without configs a file's rows start from its own; with them, rows that name a config are left out.
     `settings` hold for every row, before the row's own.
     """
     axes = [_axis(grid) for grid in grids if "=" in grid]
@@ -118,12 +119,16 @@ def _file_rows(source: str, configs: Sequence[str]) -> list[GridRow]:
     rows = []
     for name, entry in table.items():
         own, settings = _entry(name, entry, wrong)
+        if own is not None and configs:
+            continue
         own = None if own is None else _beside(path, own)
         if own is None and not given:
             wrong.append(f"rows.{name!r}: no config; set 'config' in the file, or give --configs")
         for config in given if own is None else [own]:
             several = own is None and len(given) > 1
             rows.append(GridRow(f"{_stem(config)}: {name}" if several else name, config, settings))
+    if not rows and not wrong:
+        wrong.append("every row names a config of its own; leave --configs out")
     if wrong:
         raise InputError(f"{path}: " + "; ".join(wrong))
     return rows

@@ -7,7 +7,7 @@ import pickle
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -242,3 +242,34 @@ def test_scan_files_that_do_not_fit_are_refused(tmp_path: Path, vocab_file: Path
     with pytest.raises(InputError, match="refused, it holds .*print"):
         attempt(path)
     assert not (tmp_path / "run").exists()
+
+
+_PythonPickler: Any = vars(pickle)["_Pickler"]
+
+
+class PythonTwoPickler(_PythonPickler):  # type: ignore[misc]
+    """Texts as Python 2 pickled them: byte strings."""
+
+    def save_text(self, text: str) -> None:
+        self.write(pickle.SHORT_BINSTRING + bytes([len(text)]) + text.encode())
+        self.memoize(text)
+
+    dispatch: ClassVar[dict[type, Any]] = {**_PythonPickler.dispatch, str: save_text}
+
+
+def test_a_file_of_python_2_and_a_gpu(tmp_path: Path, vocab_file: Path) -> None:
+    python_two: Any = types.ModuleType("python_two")
+    python_two.Pickler = PythonTwoPickler
+    python_two.dump = lambda value, stream, protocol: PythonTwoPickler(stream, 2).dump(value)
+    content = {
+        "model": released(Scan(**SIZES), parts=2),
+        "opt": argparse.Namespace(cross_attn="i2t", agg_func="Mean", **PUBLISHED),
+    }
+    path = tmp_path / "m.pth"
+    torch.save(content, path, pickle_module=python_two, _use_new_zipfile_serialization=False)
+    data = path.read_bytes()
+    assert b"ctorch\nFloatStorage\n" in data
+    path.write_bytes(data.replace(b"ctorch\nFloatStorage\n", b"ctorch.cuda\nFloatStorage\n"))
+    imported = import_checkpoint(path, kind="scan", vocab=vocab_file, out=tmp_path / "run", tokenizer="plain")
+    assert imported.report.complete
+    assert imported.options["direction"] == "i2t"
