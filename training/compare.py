@@ -104,17 +104,23 @@ def compare_jobs(
     rows: Sequence[GridRow], *, out: Path, seeds: int, budget_minutes: float | None
 ) -> list[CompareJob]:
     """One seed of all rows, then the next; every config's problems are told before anything runs."""
-    folders = row_folders(rows)
-    wrong, jobs = [], []
+    named = dict(zip((row.name for row in rows), row_folders(rows), strict=True))
+    starts = {row.init for row in rows}
+    wrong: list[str] = []
+    jobs: list[CompareJob] = []
     for seed in range(seeds):
-        for row, folder in zip(rows, folders, strict=True):
+        started: dict[str, CompareJob] = {}
+        for row in sorted(rows, key=lambda row: row.name not in starts):  # where others start, first
             try:
                 config = row.config(seed=seed, budget_minutes=budget_minutes)
             except InputError as error:
                 if seed == 0:
                     wrong.append(f"{row.name}: {error}")
                 continue
-            jobs.append(CompareJob(row.name, seed, config, out / folder / f"seed-{config.run.seed}"))
+            folder = out / named[row.name] / f"seed-{config.run.seed}"
+            jobs.append(CompareJob(row.name, seed, config, folder, started.get(row.init or "")))
+            if row.name in starts:
+                started[row.name] = jobs[-1]
     if wrong:
         raise InputError("; ".join(wrong))
     return jobs

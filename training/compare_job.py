@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
-from ..errors import CampError, MismatchError, StorageError
+from ..errors import CampError, InputError, MismatchError, StorageError
+from ..evaluation.checkpoint import has_checkpoint
 from ..evaluation.recall import evaluate
 from ..evaluation.run_folder import open_run
 from ..evaluation.run_scores import open_run_scores
 from ..evaluation.timed_scores import timed_scores
-from ..files import canonical_json, read_sealed, write_atomic, write_sealed
+from ..files import canonical_json, fingerprint, read_sealed, write_atomic, write_sealed
 from ..manifests.dataset import Dataset
 from ..progress import ProgressFactory, no_progress
 from .config import TrainConfig
@@ -71,9 +72,11 @@ class CompareJob:
     seed: int
     config: TrainConfig
     folder: Path
+    start: CompareJob | None = None  # whose weights it starts from
 
     def description(self, inputs: Inputs) -> dict[str, Any]:
-        return {"row": self.row, "config": plain(asdict(self.config)), **inputs.trained_on}
+        start = self.start and fingerprint(self.start.description(inputs))
+        return {"row": self.row, "config": plain(asdict(self.config)), "init": start, **inputs.trained_on}
 
     def changes(self, inputs: Inputs) -> list[str]:
         """What of the run in the folder is not as this comparison would make it."""
@@ -131,12 +134,15 @@ class CompareJob:
     def _trained(
         self, inputs: Inputs, *, progress: ProgressFactory, say: Callable[[str], None]
     ) -> dict[str, Any]:
+        if self.start and not has_checkpoint(self.start.folder, "best"):
+            raise InputError(f"it starts from {self.start.row!r}, which has no weights; --retry-failed later")
         outcome = train_dataset(
             inputs.dataset,
             self.config,
             out=self.folder,
             features=inputs.features,
             vocab=inputs.vocab,
+            init=self.start.folder if self.start else None,
             device=inputs.device,
             resume=True,
             progress=progress,

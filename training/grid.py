@@ -8,6 +8,8 @@ A grid file is TOML: `config` is what its rows start from, and `[rows]` names ea
     "ADAPT-T2I" = []
     "ADAPT-T2I (no fovea)" = ["model.options.fovea=false"]
     "SCAN t2i" = { config = "scan_t2i_f30k" }
+
+`init = "NAME"` before the rows lets every row start from the weights of that one, of the same seed.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class GridRow:
     name: str
     source: str  # a recipe's name, or a file
     settings: tuple[str, ...] = ()  # key=value, as --set takes them
+    init: str | None = None  # the row whose weights it starts from
 
     def config(self, *, seed: int = 0, budget_minutes: float | None = None) -> TrainConfig:
         """The config of its `seed`-th repetition; all its problems at once."""
@@ -65,18 +68,21 @@ def expand_grid(
         rows = [GridRow(_stem(config), config) for config in configs]
     if not rows:
         raise InputError("no config to compare; give --configs a,b or a --grid file")
-    rows = [
-        GridRow(
-            " ".join([row.name, *(f"{key.rpartition('.')[2]}={_shown(value)}" for key, value in point)]),
-            row.source,
-            (*settings, *row.settings, *(f"{key}={toml_value(value)}" for key, value in point)),
-        )
-        for row in rows
-        for point in itertools.product(*axes)
-    ]
+    rows = [_at(row, point, settings) for row in rows for point in itertools.product(*axes)]
     if twice := [name for name, count in Counter(row.name for row in rows).items() if count > 1]:
         raise InputError(f"rows of the same name: {', '.join(twice)}; name each config once")
     return rows
+
+
+def _at(row: GridRow, point: Sequence[tuple[str, Any]], settings: Sequence[str]) -> GridRow:
+    """A row with one value of every axis."""
+    suffix = "".join(f" {key.rpartition('.')[2]}={_shown(value)}" for key, value in point)
+    return GridRow(
+        row.name + suffix,
+        row.source,
+        (*settings, *row.settings, *(f"{key}={toml_value(value)}" for key, value in point)),
+        None if row.init is None else row.init + suffix,
+    )
 
 
 def row_folders(rows: Sequence[GridRow]) -> list[str]:
@@ -115,6 +121,9 @@ def _file_rows(source: str, configs: Sequence[str]) -> list[GridRow]:
     if not isinstance(table, dict) or not table:
         wrong.append("rows: expected a table with at least one row")
         table = {}
+    start = tree.get("init") if not configs else None
+    if start is not None and start not in table:
+        wrong.append(f"init: found {start!r}, expected the name of a row{did_you_mean(str(start), table)}")
     given = list(configs) or ([_beside(path, base)] if isinstance(base, str) else [])
     rows = []
     for name, entry in table.items():
@@ -126,7 +135,8 @@ def _file_rows(source: str, configs: Sequence[str]) -> list[GridRow]:
             wrong.append(f"rows.{name!r}: no config; set 'config' in the file, or give --configs")
         for config in given if own is None else [own]:
             several = own is None and len(given) > 1
-            rows.append(GridRow(f"{_stem(config)}: {name}" if several else name, config, settings))
+            title = f"{_stem(config)}: {name}" if several else name
+            rows.append(GridRow(title, config, settings, None if name == start else start))
     if not rows and not wrong:
         wrong.append("every row names a config of its own; leave --configs out")
     if wrong:
@@ -134,7 +144,7 @@ def _file_rows(source: str, configs: Sequence[str]) -> list[GridRow]:
     return rows
 
 
-_KEYS = ("config", "rows")
+_KEYS = ("config", "init", "rows")
 
 
 def _beside(path: Path, config: str) -> str:

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from camp.errors import EXIT_INCOMPLETE, InputError, MismatchError, StorageError
+from camp.evaluation.checkpoint import load_checkpoint
 from camp.evaluation.recall import chance_recalls, evaluate
 from camp.evaluation.run_folder import open_run
 from camp.manifests.dataset import Dataset
@@ -172,6 +174,28 @@ def test_a_killed_comparison_goes_on(tiny_dataset: Dataset, tiny_config: Path, t
     for here, there in zip(resumed.table.rows, undisturbed.table.rows, strict=True):
         assert here.runs[0]["metrics"] == there.runs[0]["metrics"]
         assert here.runs[0]["steps"] == there.runs[0]["steps"] == 60
+
+
+def test_rows_start_from_the_weights_of_another(
+    tiny_dataset: Dataset, tiny_config: Path, tmp_path: Path
+) -> None:
+    grid = tmp_path / "grid.toml"
+    row = "'vsepp' = ['model.name=vsepp', 'optimizer.lr=1e-12', 'schedule.epochs=1']\n"
+    grid.write_text("config = 'tiny.toml'\ninit = 'base'\n[rows]\n" + row + "'base' = []\n")
+    out, said = tmp_path / "out", list[str]()
+    outcome = compare_configs(tiny_dataset, expand_grid([], grids=[str(grid)]), out=out, say=said.append)
+    assert [line for line in said if line.startswith("run ")] == [
+        "run 1 of 2: base, seed 0",
+        "run 2 of 2: vsepp, seed 0",
+    ]
+    assert [row.name for row in outcome.table.rows] == ["vsepp", "base"]
+    first, second = (load_checkpoint(out / name / "seed-0", "best")[0] for name in ("base", "vsepp"))
+    assert torch.allclose(first["image.fc.weight"], second["image.fc.weight"], atol=1e-6)
+    # Another start makes another run of the row that starts there.
+    tiny_config.write_text(tiny_config.read_text().replace("lr = 0.01", "lr = 0.02"))
+    jobs = compare_jobs(expand_grid([], grids=[str(grid)]), out=out, seeds=1, budget_minutes=None)
+    states = job_states(tiny_dataset, jobs, features=None, vocab=None, split="test", folds=1)
+    assert [(job.row, state) for job, state in states] == [("base", "changed"), ("vsepp", "changed")]
 
 
 def test_a_budget_ends_every_run(tiny_dataset: Dataset, tiny_config: Path, tmp_path: Path) -> None:

@@ -95,6 +95,26 @@ def test_camp_table_3_has_the_paper_s_rows(name: str) -> None:
         assert config.loss.of_probabilities == row.loss_options.get("of_probabilities", False)
 
 
+def test_rows_start_from_one_of_them(tmp_path: Path) -> None:
+    grid = tmp_path / "g.toml"
+    grid.write_text(
+        "config = 'camp_sample'\ninit = 'base'\n[rows]\n'a' = []\n'base' = {config = 'base_sample'}\n"
+    )
+    rows = expand_grid([], grids=[str(grid), "optimizer.lr=1e-3,1e-4"])
+    assert [(row.name, row.init) for row in rows] == [
+        ("a lr=0.001", "base lr=0.001"),
+        ("a lr=0.0001", "base lr=0.0001"),
+        ("base lr=0.001", None),
+        ("base lr=0.0001", None),
+    ]
+    assert [row.init for row in expand_grid(["vsepp_sample"], grids=[str(grid)])] == [None]
+    grid.write_text("config = 'camp_sample'\ninit = 'bas'\n[rows]\n'base' = []\n")
+    with pytest.raises(
+        InputError, match=r"init: found 'bas', expected the name of a row \(did you mean 'base'"
+    ):
+        expand_grid([], grids=[str(grid)])
+
+
 def test_adapt_grids_go_onto_the_sample() -> None:
     for name in ("adapt_table3", "adapt_latent"):
         for row in expand_grid(["adapt_sample"], grids=[name]):

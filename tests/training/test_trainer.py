@@ -174,7 +174,9 @@ def test_a_step_that_overflows_half_precision_is_left_out(
     before, scale = weights(trainer), trainer.scaler.get_scale()
     trainer._begin_step()
     trainer._backward(next(iter(kit.loader())))
-    next(trainer.model.parameters()).grad.fill_(float("inf"))
+    gradient = next(trainer.model.parameters()).grad
+    assert gradient is not None
+    gradient.fill_(float("inf"))
     trainer._end_step()
     assert same(before, weights(trainer))
     assert trainer.scaler.get_scale() < scale
