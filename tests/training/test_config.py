@@ -25,7 +25,8 @@ def test_every_file_in_configs_is_found() -> None:
 def test_shipped_configs_are_valid_and_say_how_to_run_them(name: str) -> None:
     config = read_config(name)
     first = SHIPPED[name].read_text().splitlines()[0]
-    assert first.startswith("# camp train DATASET --config " + name + " --out ")
+    assert first.startswith(f"# camp train DATASET --config {name} ")
+    assert " --out RUN" in first
     assert parse_config_text(config_to_toml(config)) == config
 
 
