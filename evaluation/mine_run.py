@@ -16,7 +16,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..pipeline.negatives_file import Lists, read_header, write_negatives
 from ..progress import ProgressFactory, no_progress
-from .mining import BLOCK, hidden_pairs, mine_block, model_blocks, parts
+from .mining import hidden_pairs, mine_block, model_blocks, parts
 from .mining_state import MiningState
 from .run_folder import Run
 from .run_scores import RunScores, open_run_scores
@@ -84,11 +84,10 @@ def mine_run(
     waiting: list[Tensor] = []
     saved_at, pause = time.monotonic(), save_seconds
     with torch.no_grad(), progress("mining", images - resumed, "images") as bar:
-        blocks = model_blocks(measured.model, rows, device=device) if resumed < images else None
-        for block in parts(images, BLOCK):
+        blocks, size = model_blocks(measured.model, rows, device=device)
+        for block in parts(images, size):
             if block.stop <= resumed:
                 continue
-            assert blocks is not None
             keys = mine_block(
                 blocks(block),
                 block,

@@ -26,7 +26,8 @@ from .top_lists import TopLists
 
 Ints = npt.NDArray[np.int64]
 
-BLOCK = 1024  # images whose lists grow together
+BLOCK = 1024  # images whose lists grow together, where a tile is one product of matrices
+DEAR_BLOCK = 256  # where every pair is looked at: a kill loses no more than the block under way
 TILE = 1024  # captions scored with them at once: the tile stays in the cache while the lists look at it
 
 ScoreTile = Callable[[slice], Tensor]
@@ -127,8 +128,8 @@ def vector_blocks(image_vectors: Callable[[slice], Tensor], caption_vectors: Ten
     return block
 
 
-def model_blocks(model: Matcher, rows: SplitRows, *, device: torch.device) -> ScoreBlocks:
-    """A run's model over a split -> scores of tiles.
+def model_blocks(model: Matcher, rows: SplitRows, *, device: torch.device) -> tuple[ScoreBlocks, int]:
+    """A run's model over a split -> scores of tiles, and how many images make a block.
 
     Vectors of all captions fit into memory; words of all captions would not, so that a model which looks at
     words encodes the captions again for every block of images: little beside scoring them with a block.
@@ -145,7 +146,7 @@ def model_blocks(model: Matcher, rows: SplitRows, *, device: torch.device) -> Sc
         )
         return vector_blocks(
             lambda images: encode_images(model, rows, images, device=device).glob.float(), vectors
-        )
+        ), BLOCK
 
     def block(images: slice) -> ScoreTile:
         encoded: Encoded = encode_images(model, rows, images, device=device)
@@ -156,7 +157,7 @@ def model_blocks(model: Matcher, rows: SplitRows, *, device: torch.device) -> Sc
 
         return score
 
-    return block
+    return block, DEAR_BLOCK
 
 
 def parts(count: int, size: int) -> Iterator[slice]:

@@ -27,7 +27,8 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mining, "TILE", 5)
-    monkeypatch.setattr(module, "BLOCK", 3)
+    monkeypatch.setattr(mining, "BLOCK", 3)
+    monkeypatch.setattr(mining, "DEAR_BLOCK", 3)
     monkeypatch.setattr(module, "GROUP", 4)
 
 
@@ -170,7 +171,7 @@ def test_origin_is_checked(base_run: Run, tmp_path: Path) -> None:
 
 def test_a_diverged_model_is_told(base_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        module, "model_blocks", lambda *a, **k: lambda block: lambda tile: torch.full((3, 5), torch.nan)
+        module, "model_blocks", lambda *a, **k: (lambda block: lambda tile: torch.full((3, 5), torch.nan), 3)
     )
     with pytest.raises(CampError, match="a score of images 0 to 2 is not a number"):
         mine(base_run, tmp_path / "mined.parquet")
