@@ -13,6 +13,7 @@ _COSTS = {
     "microseconds_per_pair": "scoring, µs per pair",
     "parameters": "parameters",
 }
+_WIDE = 10  # costs further apart than this need a logarithmic axis
 _MARKERS = "osD^vP*Xph<>"
 
 
@@ -24,6 +25,7 @@ def draw_comparison(table: Comparison, out: Path) -> Path | None:
     from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
 
     rows = [row for row in table.rows if row.recall]
     if not rows:
@@ -51,7 +53,11 @@ def draw_comparison(table: Comparison, out: Path) -> Path | None:
                         capsize=2,
                         label=row.name if cutoff == CUTOFFS[0] else None,
                     )
-            panel.set_xscale("log")
+            spent_by_row = [spent["mean"] for row in rows if (spent := row.cost(cost))]
+            if max(spent_by_row) > _WIDE * min(spent_by_row):
+                panel.set_xscale("log")
+            else:
+                panel.xaxis.set_major_formatter(EngFormatter(sep=""))
             panel.set_xlabel(label)
             panel.grid(alpha=0.3)
         for cutoff in CUTOFFS:
