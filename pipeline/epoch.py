@@ -45,9 +45,18 @@ class OwnSteps:
 
 
 def shuffled_epoch(
-    samples: SampleTable, *, unit: str, shuffle: Shuffle, key: EpochKey, bounds: Integers
+    samples: SampleTable,
+    *,
+    unit: str,
+    shuffle: Shuffle,
+    key: EpochKey,
+    bounds: Integers,
+    by_shard: bool = False,
 ) -> Epoch:
-    """Every image once with a caption drawn for it, or every caption; `bounds` are those of the shards."""
+    """Every image once with a caption drawn for it, or every caption; `bounds` are those of the shards.
+
+    `by_shard` makes each shard a window where nothing is shuffled, so that they are fetched one by one.
+    """
     block_of: Integers | None = None
     if shuffle.kind == "window":
         block_of = samples.blocks(block=shuffle.block, bounds=bounds)
@@ -56,6 +65,10 @@ def shuffled_epoch(
     count = len(samples.captions if unit == "caption" else samples.positions)
     order = sample_order(count, key=key, shuffle=shuffle, block_of=block_of)
     window_of = None if block_of is None else sample_windows(block_of, key=key, shuffle=shuffle)[order]
+    if shuffle.kind == "none" and by_shard:
+        images = samples.caption_image if unit == "caption" else np.arange(count)
+        shards = np.searchsorted(bounds, samples.positions[images], side="right")
+        window_of = np.unique(shards, return_inverse=True)[1].astype(np.int64)
     if unit == "caption":
         return Epoch(order, window_of)
     chosen: Integers = samples.first[:-1] + draw(np.diff(samples.first), key=key)

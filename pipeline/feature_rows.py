@@ -36,14 +36,28 @@ class ShardSource(Protocol):
     image_ids: Integers  # (rows,)
     num_regions: npt.NDArray[np.int32]  # (rows,)
 
+    remote: bool  # shards have to be fetched, and their copies may be removed under the reader
+
     def shard(self, number: int) -> Shard:
         """A mapped shard; may take long where it has to be fetched."""
 
-    def close(self) -> None: ...
+    def is_here(self, number: int) -> bool:
+        """Whether it takes no time."""
+
+    def keep(self, numbers: Sequence[int]) -> None:
+        """Which shards are needed now and next; others may go."""
+
+    def begin(self) -> None:
+        """Somebody is about to read."""
+
+    def close(self) -> None:
+        """Nobody reads any more; end what runs in the background."""
 
 
 class LocalShards:
     """The shards of a folder, mapped at once; only ids and counts are read."""
+
+    remote = False
 
     def __init__(self, folder: Path) -> None:
         index = FeatureIndex.open(folder)
@@ -63,6 +77,15 @@ class LocalShards:
 
     def shard(self, number: int) -> Shard:
         return self._shards[number]
+
+    def is_here(self, number: int) -> bool:
+        return True
+
+    def keep(self, numbers: Sequence[int]) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -113,13 +136,23 @@ class FeatureRows:
     def will_need(self, positions: Integers) -> None:
         """Ask the operating system for some rows' features ahead of time."""
         for shard, first, count in self._runs(positions):
-            self._shard(shard).shard.will_need(first, count)
+            if self.source.is_here(shard):
+                self._shard(shard).shard.will_need(first, count)
 
     def let_go(self, positions: Integers) -> None:
         """Give their pages back to it."""
         for shard, first, count in self._runs(positions):
             if shard in self._open:
                 self._open[shard].let_go(first, count)
+
+    def keep(self, positions: Integers) -> None:
+        """Which rows are needed now and next: the shards of all others may go."""
+        if not self.source.remote:
+            return
+        shards = np.searchsorted(self.source.bounds, positions, side="right") - 1
+        numbers = list(dict.fromkeys(shards.tolist()))
+        self._open = {number: shard for number, shard in self._open.items() if number in numbers}
+        self.source.keep(numbers)
 
     def _runs(self, positions: Integers) -> Iterator[tuple[int, int, int]]:
         """Rows -> (shard, first row, count) of those that lie together."""
@@ -134,15 +167,17 @@ class FeatureRows:
         shard = self.source.shard(number)
         known = self._open.get(number)
         if known is None or known.shard is not shard:
-            known = self._open[number] = _OpenShard(shard, self.copy, keep=len(self) <= _ROWS_KEPT)
+            known = self._open[number] = _OpenShard(
+                shard, self.copy, keep=len(self) <= _ROWS_KEPT, watched=not self.source.remote
+            )
         return known
 
 
 class _OpenShard:
     """A shard's arrays, and what its file looked like when it was opened."""
 
-    def __init__(self, shard: Shard, copy: RowCopy, *, keep: bool) -> None:
-        self.shard = shard
+    def __init__(self, shard: Shard, copy: RowCopy, *, keep: bool, watched: bool) -> None:
+        self.shard, self._watched = shard, watched
         self.step = shard.layout.batch_rows
         # By `step` rows each. A view of a row costs more than anything else that is done for it but the copy.
         self.features: list[Sequence[Tensor] | Tensor] = [
@@ -169,6 +204,8 @@ class _OpenShard:
             )
 
     def _look(self) -> tuple[int, int, int]:
+        if not self._watched:
+            return 0, 0, 0
         try:
             state = os.stat(self._path)  # noqa: PTH116 - once per shard and batch
         except FileNotFoundError:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from ..errors import InputError, MismatchError
+from ..extractors.weights_file import cache_folder
 from ..files import fingerprint
 from ..manifests.dataset import Dataset
 from ..schema import Batch
@@ -21,10 +22,11 @@ from .batch_plan import BatchPlan
 from .caption_tokens import CaptionTokens
 from .device_copy import Deliver, Delivery, DeviceDelivery, HostDelivery
 from .epoch import Epoch, bucketed_epoch, shuffled_epoch
-from .feature_rows import FeatureRows, LocalShards, available_threads
+from .feature_rows import FeatureRows, LocalShards, ShardSource, available_threads
 from .host_batch import BatchMaker, HostBatch
 from .negatives_join import NegativesJoin, OfflineNegatives
 from .prefetcher import Prefetcher
+from .remote_shards import RemoteShards
 from .residency import DiskWatch, Residency
 from .ring import Ring
 from .sample_order import EpochKey, Shuffle
@@ -57,7 +59,7 @@ class FeatureLoader:
         dataset: Dataset | Path | str,
         *,
         split: str,
-        features: str | Path,
+        features: str | Path,  # a name in the data set, a folder, or any URL that fsspec knows
         vocab: str | None = None,
         batch_size: int = 128,  # over all ranks
         device: torch.device | str = "cpu",
@@ -78,6 +80,8 @@ class FeatureLoader:
         prefetch: int = 2,
         threads: int | None = None,
         drop_behind: bool = True,  # with windows: give back the memory of those that are done
+        cache: Path | None = None,  # where shards of a URL are kept; default: the user's cache folder
+        cache_bytes: int = 50_000_000_000,
         say: Callable[[str], None] = logger.warning,
     ) -> None:
         self.dataset = dataset if isinstance(dataset, Dataset) else Dataset.open(dataset)
@@ -89,12 +93,10 @@ class FeatureLoader:
         self._check_options(prefetch)
         vocab_name, vocabulary = open_vocabulary(self.dataset, vocab)
         tokens = open_tokens(self.dataset, split, vocab=vocab_name)
-        folder = self.dataset.features_folder(features) if isinstance(features, str) else features
-        on_host = self.device.type == "cpu"
-        # Elsewhere the device converts, and half the bytes are copied to it.
-        self._rows = FeatureRows(LocalShards(folder), dtype=dtype if on_host else None)
+        source = self._open_features(features, cache, cache_bytes)
+        # Elsewhere than on a CPU the device converts, and half the bytes are copied to it.
+        self._rows = FeatureRows(source, dtype=dtype if self.device.type == "cpu" else None)
         self._threads = threads or available_threads()
-        source = self._rows.source
         self.samples = SampleTable.join(
             caption_ids=tokens.caption_ids,
             image_ids=tokens.image_ids,
@@ -139,6 +141,11 @@ class FeatureLoader:
         self._finished = False  # the last iterator came to its end
         self._running: Prefetcher[int, Deliver] | None = None
         self._say_what_is_left_out(say, max_words)
+
+    def _open_features(self, features: str | Path, cache: Path | None, cache_bytes: int) -> ShardSource:
+        if isinstance(features, str) and "://" in features:
+            return RemoteShards(features, cache=cache or cache_folder() / "shards", max_bytes=cache_bytes)
+        return LocalShards(self.dataset.features_folder(features) if isinstance(features, str) else features)
 
     def _check_options(self, prefetch: int) -> None:
         if self.epoch_unit not in EPOCH_UNITS:
@@ -209,7 +216,9 @@ class FeatureLoader:
             window_of=steps.window_of,
             drop_behind=self._drop_behind,
             watch=self._watch,
+            behind=self._prefetch + 1,
         )
+        self._rows.source.begin()
 
         def announced() -> Iterator[int]:
             for step in range(self._step, self.plan.steps):
@@ -240,10 +249,9 @@ class FeatureLoader:
                 )
             self._finished = True
         finally:
-            running.close()
-            residency.finish()
             if self._running is running:
-                self._running = None
+                self._stop()
+            residency.finish()
 
     def _epoch(self, key: EpochKey) -> Epoch:
         if self.bucket_by_length:
@@ -254,6 +262,7 @@ class FeatureLoader:
             shuffle=self.shuffle,
             key=key,
             bounds=self._rows.source.bounds,
+            by_shard=self._rows.source.remote,
         )
 
     def _make(self, host: HostBatch) -> Deliver:
@@ -309,9 +318,10 @@ class FeatureLoader:
         self._finished = False
 
     def _stop(self) -> None:
-        if self._running is not None:
-            self._running.close()
-            self._running = None
+        running, self._running = self._running, None  # close() may come from another thread
+        if running is not None:
+            self._rows.source.close()  # first, as a thread may be waiting for a shard
+            running.close()
 
     def close(self) -> None:
         """End what runs in the background; the loader may be iterated again."""

@@ -14,20 +14,19 @@ import json
 import posixpath
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import InputError, MissingPackageError, StorageError, VerificationError
+from ..errors import InputError, VerificationError
 from ..extractors.weights_file import cache_folder
 from ..files import checksum_file, unseal, write_atomic
 from ..manifests.dataset import DATASET_FILE, Dataset
 from ..schema import ImageRow
 from .extract_state import CONTROL_FOLDER, NAME_FILES, STATE_FILE
 from .feature_index import FAILURES_FILE, INDEX_FILE, marker_path
-
-_AT_ONCE = 256  # markers read in one go
+from .remote_files import RemoteFiles
 
 
 class Mirror(Protocol):
@@ -92,7 +91,7 @@ def open_dataset(location: str, *, scratch: Path | None = None) -> Dataset:
         return Dataset.open(location)
     url = location.rstrip("/")
     copy = cache_folder() / "datasets" / hashlib.sha256(url.encode()).hexdigest()[:16]
-    files = _Files(url)
+    files = RemoteFiles(url)
     content = files.read(DATASET_FILE)
     if content is None:
         raise InputError(f"{url}: no {DATASET_FILE} found, expected a data set; upload one there first")
@@ -138,7 +137,7 @@ class RemoteMirror:
 
     def __init__(self, url: str, folder: Path) -> None:
         self.url, self._folder = url, folder
-        self._files = _Files(url)
+        self._files = RemoteFiles(url)
 
     def pull(self) -> None:
         sizes = self._files.sizes()
@@ -201,101 +200,6 @@ class RemoteMirror:
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / marker["file"]).open("wb") as stream:
             stream.truncate(marker["bytes"])
-
-
-class _Files:
-    """The files below a URL, with every trouble as a StorageError."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        with _storage_errors(url):
-            import fsspec
-
-            self._system, self._root = fsspec.core.url_to_fs(url)
-
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
-
-    def sizes(self) -> dict[str, int]:
-        """Name -> bytes of the files directly below."""
-        with _storage_errors(self.url):
-            self._system.invalidate_cache()  # others write there too
-            try:
-                entries = self._system.ls(self._root, detail=True)
-            except FileNotFoundError:
-                return {}
-            return {
-                posixpath.basename(entry["name"]): entry["size"]
-                for entry in entries
-                if entry["type"] == "file"
-            }
-
-    def size(self, name: str) -> int | None:
-        with _storage_errors(f"{self.url}/{name}"):
-            self._system.invalidate_cache()
-            try:
-                size: int = self._system.info(self._path(name))["size"]
-            except FileNotFoundError:
-                return None
-            return size
-
-    def read(self, name: str) -> bytes | None:
-        with _storage_errors(f"{self.url}/{name}"):
-            try:
-                content: bytes = self._system.cat_file(self._path(name))
-            except FileNotFoundError:
-                return None
-            return content
-
-    def read_many(self, names: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        """Small files, many at a time where the storage can."""
-        for first in range(0, len(names), _AT_ONCE):
-            paths = [self._path(name) for name in names[first : first + _AT_ONCE]]
-            with _storage_errors(self.url):
-                found = self._system.cat(paths, on_error="omit")
-            for path, content in found.items():
-                yield posixpath.basename(path), content
-
-    def write(self, name: str, content: bytes) -> None:
-        with _storage_errors(f"{self.url}/{name}"):
-            self._system.makedirs(posixpath.dirname(self._path(name)), exist_ok=True)
-            self._system.pipe_file(self._path(name), content)
-
-    def upload(self, path: Path, name: str, *, size: int) -> None:
-        with _storage_errors(f"{self.url}/{name}"):
-            self._system.makedirs(self._root, exist_ok=True)
-            self._system.put_file(str(path), self._path(name))
-        found = self.size(name)
-        if found != size:
-            raise StorageError(
-                f"{self.url}/{name}: {found} bytes arrived, expected {size}; run the same command again"
-            )
-
-    def download(self, name: str, path: Path) -> None:
-        with _storage_errors(f"{self.url}/{name}"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f".{path.name}.part")
-            self._system.get_file(self._path(name), str(part))
-            part.replace(path)
-
-    def remove(self, name: str) -> None:
-        with _storage_errors(f"{self.url}/{name}"), contextlib.suppress(FileNotFoundError):
-            self._system.rm_file(self._path(name))
-
-
-@contextlib.contextmanager
-def _storage_errors(where: str) -> Iterator[None]:
-    """Whatever a storage library raises -> StorageError naming the file, or what is to be installed."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except ImportError as error:
-        raise MissingPackageError(
-            f"{where}: {error}; for S3 install it with: pip install 'camp-toolkit[s3]'"
-        ) from None
-    except Exception as error:
-        raise StorageError(f"{where}: {error}; run the same command again") from error
 
 
 def _join(url: str, relative: str) -> str:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 Integers = npt.NDArray[np.int64]
 
 _STEPS_AHEAD = 2
-_STEPS_BEHIND = 4  # steps that other threads may still be gathering when a later one begins
 _COLD_STEPS = 16  # rows are asked for until so many steps went by without a read
 
 
@@ -22,6 +21,9 @@ class Advisable(Protocol):
     def will_need(self, positions: Integers) -> None: ...
 
     def let_go(self, positions: Integers) -> None: ...
+
+    def keep(self, positions: Integers) -> None:
+        """These are needed now and next, in this order; told anew when it changes."""
 
 
 class DiskWatch:
@@ -58,12 +60,15 @@ class Residency:
         window_of: Integers | None = None,  # (n,) ascending
         drop_behind: bool = True,
         watch: DiskWatch | None = None,  # that of the epoch before, which knows what is cached
+        behind: int = 4,  # steps that other threads may still be gathering when a later one begins
     ) -> None:
         self._rows, self._positions, self._bounds = rows, positions, bounds
         self._window_of, self._drop_behind = window_of, drop_behind
         self._asked_step = -1  # the last step whose rows were asked for one by one
         self._watch = watch or DiskWatch()
-        self._done: deque[int] = deque(maxlen=_STEPS_BEHIND + 1)
+        self._oldest: deque[int] = deque(maxlen=behind + 1)
+        self._kept = (-1, -1)  # the windows that were told to be needed
+        self._begun = False
         if window_of is not None:
             windows = int(window_of.max(initial=-1)) + 1
             # Samples of window w, in the order they lie on disk: ends[w]..ends[w + 1].
@@ -73,13 +78,24 @@ class Residency:
 
     def before(self, step: int) -> None:
         """Advice for a step that is about to be gathered."""
-        first, last = int(self._bounds[step]), int(self._bounds[step + 1])
+        if self._window_of is not None:
+            self._follow_windows(step, self._window_of)
+        elif not self._begun:
+            self._rows.keep(self._positions)
+        self._begun = True
         self._ask_for_steps(step)
-        if self._window_of is None or first == last:
+
+    def _follow_windows(self, step: int, window_of: Integers) -> None:
+        first, last = int(self._bounds[step]), int(self._bounds[step + 1])
+        if first == last:
             return
-        oldest, newest = int(self._window_of[first]), int(self._window_of[last - 1])
+        self._oldest.append(int(window_of[first]))
+        oldest, newest = self._oldest[0], int(window_of[last - 1])
         start, stop = int(self._ends[newest]), int(self._ends[newest + 1])
         done = int(self._ends[oldest])
+        if (oldest, newest) != self._kept:
+            self._kept = (oldest, newest)
+            self._rows.keep(self._on_disk[done : self._ends[min(newest + 2, len(self._ends) - 1)]])
         if self._read < 0:
             self._read, self._dropped = stop, done
         wanted = stop
@@ -90,10 +106,9 @@ class Residency:
         if wanted > self._read:
             self._rows.will_need(self._on_disk[self._read : wanted])
             self._read = wanted
-        self._done.append(done)
-        if self._drop_behind and self._done[0] > self._dropped:
-            self._rows.let_go(self._on_disk[self._dropped : self._done[0]])
-            self._dropped = self._done[0]
+        if self._drop_behind and done > self._dropped:
+            self._rows.let_go(self._on_disk[self._dropped : done])
+            self._dropped = done
 
     def finish(self) -> None:
         """The epoch is over, or was left: drop what is still in memory of it."""

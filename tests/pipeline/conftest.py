@@ -1,8 +1,12 @@
-"""What the tests of extraction share: photographs on disk, and an extractor that misbehaves on request."""
+"""What tests of the pipeline share: photographs, an extractor that misbehaves on request, an S3 server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -108,3 +112,43 @@ def make_photographs(tmp_path: Path, make_dataset: Callable[..., Dataset]) -> Ma
         return dataset
 
     return make
+
+
+@pytest.fixture
+def s3_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A bucket on a real S3 server on loopback."""
+    pytest.importorskip("moto", reason="the package 'moto' is not installed")
+    pytest.importorskip("s3fs", reason="the package 's3fs' is not installed")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            with socket.socket() as attempt:
+                if attempt.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert time.monotonic() < deadline
+            assert server.poll() is None
+            time.sleep(0.1)
+        for name, value in {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        import s3fs
+
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir("pictures")
+        yield "s3://pictures"
+        s3fs.S3FileSystem.clear_instance_cache()
+    finally:
+        server.terminate()
+        server.wait()

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +11,11 @@ import pytest
 
 from camp.errors import CampError, InputError, StorageError
 from camp.manifests.dataset import Dataset
-from camp.pipeline import remote_dataset
 from camp.pipeline.executor_slurm import SlurmExecutor
 from camp.pipeline.extract_job import extract_features
 from camp.pipeline.extract_options import ExtractOptions
 from camp.pipeline.remote_dataset import RemoteMirror, open_dataset
+from camp.pipeline.remote_files import RemoteFiles
 
 MakePhotographs = Callable[..., Dataset]
 
@@ -66,13 +62,13 @@ def test_the_marker_goes_last_and_is_withdrawn_first(
     mirror = RemoteMirror(f"file://{tmp_path}/there", dataset.features_folder("fake"))
     calls: list[tuple[str, str]] = []
     for action in ("upload", "write", "remove"):
-        real = getattr(remote_dataset._Files, action)
+        real = getattr(RemoteFiles, action)
 
         def recorded(self: Any, *args: Any, real: Any = real, action: str = action, **kwargs: Any) -> Any:
             calls.append((action, str(args[-1] if action == "upload" else args[0])))
             return real(self, *args, **kwargs)
 
-        monkeypatch.setattr(remote_dataset._Files, action, recorded)
+        monkeypatch.setattr(RemoteFiles, action, recorded)
     mirror.push("train-00000")
     assert calls == [("upload", "train-00000.arrow"), ("write", "train-00000.json")]
     calls.clear()
@@ -103,51 +99,11 @@ def test_trouble_with_the_storage_is_one_sentence(
         )
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket on a real S3 server on loopback."""
-    pytest.importorskip("moto", reason="the package 'moto' is not installed")
-    pytest.importorskip("s3fs", reason="the package 's3fs' is not installed")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            with socket.socket() as attempt:
-                if attempt.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert time.monotonic() < deadline
-            assert server.poll() is None
-            time.sleep(0.1)
-        for name, value in {
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }.items():
-            monkeypatch.setenv(name, value)
-        import s3fs
-
-        s3fs.S3FileSystem.clear_instance_cache()
-        s3fs.S3FileSystem().mkdir("pictures")
-        yield "s3://pictures"
-        s3fs.S3FileSystem.clear_instance_cache()
-    finally:
-        server.terminate()
-        server.wait()
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # botocore's own
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_s3(bucket: str, make_photographs: MakePhotographs, fake_options: ExtractOptions) -> None:
+def test_s3(s3_bucket: str, make_photographs: MakePhotographs, fake_options: ExtractOptions) -> None:
     import s3fs
 
     dataset = make_photographs({"train": 6, "val": 2})
@@ -156,7 +112,7 @@ def test_s3(bucket: str, make_photographs: MakePhotographs, fake_options: Extrac
     for path in dataset.root.rglob("*"):
         if path.is_file() and "features" not in path.parts:
             system.put_file(str(path), f"pictures/set/{path.relative_to(dataset.root)}")
-    summary = extract_features(open_dataset(f"{bucket}/set"), name="fake", options=fake_options, workers=2)
+    summary = extract_features(open_dataset(f"{s3_bucket}/set"), name="fake", options=fake_options, workers=2)
     assert summary.complete
     expected = folder_bytes(dataset.features_folder("undisturbed"))
     found = {
@@ -165,7 +121,7 @@ def test_s3(bucket: str, make_photographs: MakePhotographs, fake_options: Extrac
         if not name.endswith(".extraction")
     }
     assert found == expected
-    again = extract_features(open_dataset(f"{bucket}/set"), name="fake", options=fake_options)
+    again = extract_features(open_dataset(f"{s3_bucket}/set"), name="fake", options=fake_options)
     assert again.units_now == 0
     with pytest.raises((StorageError, InputError)):
         open_dataset("s3://nosuchbucket/set")

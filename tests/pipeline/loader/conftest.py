@@ -34,7 +34,12 @@ def no_background_threads() -> Iterator[None]:
     """The loader's threads are daemons; they too must be gone when a test ends."""
     before = set(threading.enumerate())
     yield
-    left = [thread for thread in threading.enumerate() if thread not in before]
+    own_for_life = ("fsspecIO", "asyncio_")  # fsspec's, for all storage
+    left = [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and not thread.name.startswith(own_for_life)
+    ]
     for thread in left:
         thread.join(timeout=5)
     assert not [thread.name for thread in left if thread.is_alive()]

@@ -31,13 +31,16 @@ class Ledger:
 
     def __init__(self) -> None:
         self.present: set[int] = set()
-        self.most = 0
+        self.kept: set[int] = set()
 
     def will_need(self, positions: Integers) -> None:
         self.present |= set(positions.tolist())
 
     def let_go(self, positions: Integers) -> None:
         self.present -= set(positions.tolist())
+
+    def keep(self, positions: Integers) -> None:
+        self.kept = set(positions.tolist())
 
 
 @given(
@@ -62,6 +65,7 @@ def test_a_window_is_there_when_its_turn_comes_and_gone_afterwards(
         own = window_of[bounds[step] : bounds[step + 1]]
         # Whatever lies beyond the window it began in was asked for before it is used.
         assert set(used[own > max(started, own[0])].tolist()) <= ledger.present
+        assert set(used.tolist()) <= ledger.kept
         ledger.present |= set(used.tolist())
         held = {int(window_of[np.flatnonzero(positions == row)[0]]) for row in ledger.present}
         assert min(held) >= window_of[bounds[max(first, step - 4)]]
