@@ -13,25 +13,19 @@ import numpy.typing as npt
 import torch
 
 from ..errors import InputError, MismatchError
-from ..extractors.weights_file import cache_folder
-from ..files import fingerprint
 from ..manifests.dataset import Dataset
 from ..schema import Batch
-from ..vocab.shelf import open_vocabulary
 from .batch_plan import BatchPlan
-from .caption_tokens import CaptionTokens
 from .device_copy import Deliver, Delivery, DeviceDelivery, HostDelivery
 from .epoch import Epoch, bucketed_epoch, shuffled_epoch
-from .feature_rows import FeatureRows, LocalShards, ShardSource, available_threads
-from .host_batch import BatchMaker, HostBatch
+from .feature_rows import available_threads
+from .host_batch import HostBatch
 from .negatives_join import NegativesJoin, OfflineNegatives
 from .prefetcher import Prefetcher
-from .remote_shards import RemoteShards
 from .residency import DiskWatch, Residency
 from .ring import Ring
 from .sample_order import EpochKey, Shuffle
-from .sample_table import SampleTable
-from .tokens import open_tokens
+from .split_data import SplitData, open_source
 
 Integers = npt.NDArray[np.int64]
 
@@ -91,32 +85,23 @@ class FeatureLoader:
         self.epoch = 0
         self.bucket_by_length = bucket_by_length
         self._check_options(prefetch)
-        vocab_name, vocabulary = open_vocabulary(self.dataset, vocab)
-        tokens = open_tokens(self.dataset, split, vocab=vocab_name)
-        source = self._open_features(features, cache, cache_bytes)
-        # Elsewhere than on a CPU the device converts, and half the bytes are copied to it.
-        self._rows = FeatureRows(source, dtype=dtype if self.device.type == "cpu" else None)
-        self._threads = threads or available_threads()
-        self.samples = SampleTable.join(
-            caption_ids=tokens.caption_ids,
-            image_ids=tokens.image_ids,
-            feature_ids=source.image_ids,
-            images=images,
-        )
-        self._tokens = CaptionTokens.of(
-            tokens.values,
-            tokens.offsets,
-            start=vocabulary.specials.start,
-            end=vocabulary.specials.end,
+        self._data = SplitData.open(
+            self.dataset,
+            split=split,
+            source=open_source(self.dataset, features, cache=cache, cache_bytes=cache_bytes),
+            vocab=vocab,
+            # Elsewhere than on a CPU the device converts, and half the bytes are copied to it.
+            dtype=dtype if self.device.type == "cpu" else None,
             max_words=max_words,
             fixed_length=fixed_length,
+            images=images,
         )
-        self.missing_images = self.samples.missing_images
-        self.cut_captions = int(np.count_nonzero(self._tokens.cut[self.samples.captions]))
-        self._order_fingerprint = self.samples.fingerprint()
-        self.fingerprint = fingerprint(
-            [split, self._order_fingerprint, source.fingerprint, vocabulary.fingerprint]
+        self._rows, self.samples, self.fingerprint = (
+            self._data.rows,
+            self._data.samples,
+            self._data.fingerprint,
         )
+        self._threads = threads or available_threads()
         self.plan = BatchPlan(
             len(self.samples.positions) if epoch_unit == "image" else len(self.samples.captions),
             batch_size,
@@ -124,15 +109,7 @@ class FeatureLoader:
             world_size,
             drop_last,
         )
-        self._maker = BatchMaker(
-            self.samples,
-            tokens=self._tokens,
-            num_regions=source.num_regions,
-            regions=source.spec.regions,
-            labels=self._labels(),
-            region_classes=region_classes,
-            one_each=epoch_unit == "image",
-        )
+        self._maker = self._data.maker(one_each=epoch_unit == "image", region_classes=region_classes)
         self._negatives = None if negatives is None else NegativesJoin(negatives, self.samples)
         self._prefetch, self._drop_behind = prefetch, drop_behind
         self._watch = DiskWatch()
@@ -140,12 +117,7 @@ class FeatureLoader:
         self._step = 0  # steps yielded in this epoch
         self._finished = False  # the last iterator came to its end
         self._running: Prefetcher[int, Deliver] | None = None
-        self._say_what_is_left_out(say, max_words)
-
-    def _open_features(self, features: str | Path, cache: Path | None, cache_bytes: int) -> ShardSource:
-        if isinstance(features, str) and "://" in features:
-            return RemoteShards(features, cache=cache or cache_folder() / "shards", max_bytes=cache_bytes)
-        return LocalShards(self.dataset.features_folder(features) if isinstance(features, str) else features)
+        self._data.say_what_is_left_out(say)
 
     def _check_options(self, prefetch: int) -> None:
         if self.epoch_unit not in EPOCH_UNITS:
@@ -157,20 +129,6 @@ class FeatureLoader:
                 "bucket_by_length decides the order of all captions: use it with shuffle=None, "
                 "epoch_unit='caption'"
             )
-
-    def _labels(self) -> npt.NDArray[np.uint8] | None:
-        """(I, L) multi-hot, where the data set has labels."""
-        names = self.dataset.label_names
-        if not names:
-            return None
-        table = self.dataset.select_images([self.split])
-        image_ids, lists = table["image_id"].to_numpy(), table["labels"].combine_chunks()
-        number_of = {int(image): number for number, image in enumerate(self.samples.image_ids)}
-        labels = np.zeros((len(self.samples.image_ids), len(names)), np.uint8)
-        for image_id, found in zip(image_ids.tolist(), lists.to_pylist(), strict=True):
-            if found and (number := number_of.get(image_id)) is not None:
-                labels[number, found] = 1
-        return labels
 
     def _make_delivery(self, dtype: torch.dtype | None, pin_memory: bool | str) -> Delivery:
         spec, on_host = self._rows.spec, self.device.type == "cpu"
@@ -184,18 +142,15 @@ class FeatureLoader:
         )
         return HostDelivery(ring) if on_host else DeviceDelivery(ring, device=self.device, dtype=dtype)
 
-    def _say_what_is_left_out(self, say: Callable[[str], None], max_words: int | None) -> None:
-        where = f"{self.dataset.name} {self.split}"
-        if self.missing_images:
-            say(
-                f"{where}: {self.missing_images:,} images with captions have no features and are left out; "
-                f"{len(self.samples.positions):,} are used"
-            )
-        if self.cut_captions:
-            say(
-                f"{where}: {self.cut_captions:,} of {len(self.samples.captions):,} captions are longer than "
-                f"{max_words} words and are cut"
-            )
+    @property
+    def missing_images(self) -> int:
+        """Images that have captions but no features."""
+        return self.samples.missing_images
+
+    @property
+    def cut_captions(self) -> int:
+        """Captions that are longer than max_words."""
+        return self._data.cut_captions
 
     def __len__(self) -> int:
         """Batches per epoch, the same on every rank."""
@@ -206,7 +161,7 @@ class FeatureLoader:
         self._stop()
         if self._finished:
             self._step, self._finished = 0, False
-        key = EpochKey(self._order_fingerprint, self.seed, self.epoch)
+        key = EpochKey(self._data.order_fingerprint, self.seed, self.epoch)
         steps = self._epoch(key).own(self.plan)
         negatives = None if self._negatives is None else self._negatives.draw(key)
         residency = Residency(
@@ -255,7 +210,7 @@ class FeatureLoader:
 
     def _epoch(self, key: EpochKey) -> Epoch:
         if self.bucket_by_length:
-            return bucketed_epoch(self._tokens.lengths[self.samples.captions])
+            return bucketed_epoch(self._data.tokens.lengths[self.samples.captions])
         return shuffled_epoch(
             self.samples,
             unit=self.epoch_unit,
