@@ -19,6 +19,7 @@ from typing import Any
 
 import harness
 import numpy as np
+from cluster_sim import make_manifest
 from PIL import Image
 
 from camp.extractors.extractor import Photograph, RegionPolicy
@@ -59,7 +60,7 @@ class Stub:
         work = self._matrix
         for _ in range(self._products):
             work = work @ self._matrix
-        features = np.full((REGIONS, DIM), 1 + pixels[0, 0, 0] + work[0, 0], np.float32)
+        features = np.full((REGIONS, DIM), 1 + float(pixels[0, 0, 0]) + work[0, 0], np.float32)
         boxes = np.tile(np.array([0, 0, *size], np.float32), (REGIONS, 1))
         return Regions(boxes=boxes, features=features, width=size[0], height=size[1])
 
@@ -163,16 +164,15 @@ def resume_seconds(root: Path, shards: int) -> float:
 def plan_megabytes(images: int) -> float:
     """Peak memory of a process that plans so many images."""
     script = (
-        "import sys, tempfile, resource, pathlib; sys.path.insert(0, sys.argv[2]); import cluster_sim as c;"
+        "import sys, resource; from camp.manifests.dataset import Dataset;"
         "from camp.pipeline.plan import plan_units;"
-        "d = c.make_manifest(pathlib.Path(tempfile.mkdtemp()), int(sys.argv[1]));"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
-        "plan_units(d, shard_size=4000);"
-        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024);"
-        "import shutil; shutil.rmtree(d.root)"
+        "plan_units(Dataset.open(sys.argv[1]), shard_size=4000);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
     )
-    command = [sys.executable, "-c", script, str(images), str(Path(__file__).parent)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = make_manifest(Path(folder), images)
+        command = [sys.executable, "-c", script, str(dataset.root)]
+        return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def main() -> None:
@@ -181,7 +181,7 @@ def main() -> None:
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # a cluster of this process alone
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    images, unit, products = (400, 200, 8) if quick else (1000, 500, 30)
+    images, unit, products = (240, 120, 6) if quick else (1000, 500, 30)
     result = harness.Result("extract_scale")
     with tempfile.TemporaryDirectory() as folder:
         dataset = make_dataset(Path(folder) / "data", images)
@@ -210,8 +210,8 @@ def main() -> None:
         shards = 200 if quick else 1000
         result.row(f"resume of {shards} finished shards", resume_seconds(Path(folder) / "many", shards), "s")
     few, many = (1_000_000, 4_000_000) if quick else (5_000_000, 20_000_000)
-    result.row(f"plan of {few:,} images", plan_megabytes(few), "MB more memory")
-    result.row(f"plan of {many:,} images", plan_megabytes(many), "MB more memory")
+    result.row(f"plan of {few:,} images", plan_megabytes(few), "MB peak memory")
+    result.row(f"plan of {many:,} images", plan_megabytes(many), "MB peak memory")
     result.row("driver", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MB peak memory")
     result.finish(arguments.json)
 
