@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -78,25 +79,46 @@ def adapt_loop(model: Adapt, images: Encoded, texts: Encoded) -> Tensor:
     return torch.stack(columns, dim=1)
 
 
-def official_expanded(model: CampOfficial, images: Tensor, captions: Tensor) -> Tensor:
-    """The released CAMP with every pair expanded: (nI, R, d), (nT, N, d) of one length -> logits (nI, nT)."""
-    V, T = images.unsqueeze(1), captions.unsqueeze(0)  # (nI, 1, R, d), (1, nT, N, d)
-    v = _official_side(model.side_image, model.side_text, V, T)
-    t = _official_side(model.side_text, model.side_image, T, V)
+def official_expanded(model: CampOfficial, images: Encoded, texts: Encoded) -> Tensor:
+    """The released CAMP with every pair expanded -> logits (nI, nT).
+
+    Queries and keys are those of the encodings: the published code makes them once per batch, and everything
+    behind them for every pair.
+    """
+    words = texts.mask.view(1, len(texts), 1, -1)
+    regions = images.mask.view(len(images), 1, 1, -1)
+    v = _official_side(model.side_image, model.side_text, _Side(images, 1, regions), _Side(texts, 0, words))
+    t = _official_side(model.side_text, model.side_image, _Side(texts, 0, words), _Side(images, 1, regions))
     return model.match(torch.cat([v, t], dim=-1)).squeeze(-1)
 
 
-def _official_side(side: OfficialSide, source: OfficialSide, own: Tensor, other: Tensor) -> Tensor:
-    messages = _weighted(side.query(own), source.key(other), other)  # (nI, nT, L, d)
-    messages = _weighted(source.message_query(messages), source.message_key(messages), messages)
+class _Side(NamedTuple):
+    encoded: Encoded
+    axis: int  # where the other modality's axis goes: (nI, 1, R, d), (1, nT, N, d)
+    mask: Tensor
+
+    def expanded(self, tensor: Tensor) -> Tensor:
+        return tensor.unsqueeze(self.axis)
+
+
+def _official_side(side: OfficialSide, source: OfficialSide, receiver: _Side, sender: _Side) -> Tensor:
+    query = receiver.expanded(receiver.encoded.cached["query"])
+    key, value = (sender.expanded(part) for part in (sender.encoded.cached["key"], sender.encoded.local))
+    messages = _weighted(query, key, value, sender.mask)  # (nI, nT, L, d)
+    asked, heard = source.message_query(messages), source.message_key(messages)
+    messages = _weighted(asked, heard, messages, receiver.mask)
     messages = messages / (messages.norm(dim=-1, keepdim=True) + 1e-8)
-    own = own.expand_as(messages)
+    own = receiver.expanded(receiver.encoded.local).expand_as(messages)
     gate = (own * messages).sum(dim=-1, keepdim=True).sigmoid()
     fused = side.fuse(torch.cat([own, messages], dim=-1) * gate).relu_() + own
-    heads = side.pool(fused).mT.softmax(dim=-1)
+    heads = _masked(side.pool(fused).mT, receiver.mask)
     pooled = (heads @ fused).mean(dim=-2)
     return pooled / (pooled.norm(dim=-1, keepdim=True) + 1e-8)
 
 
-def _weighted(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return (query @ key.mT / sqrt(query.shape[-1])).softmax(dim=-1) @ value
+def _weighted(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    return _masked(query @ key.mT / sqrt(query.shape[-1]), mask) @ value
+
+
+def _masked(logits: Tensor, mask: Tensor) -> Tensor:
+    return logits.masked_fill(~mask, -1e9).softmax(dim=-1)

@@ -22,6 +22,7 @@ from .attention import masked_mean_weights, masked_softmax
 from .encoded import Encoded, word_mask
 from .encoders import RegionEncoder, WordEncoder, unit
 from .matcher import Matcher
+from .scratch import may_overwrite, row_chunks, scratch
 
 MESSAGES = ("attention", "mean")
 FUSIONS = ("sum", "concat", "product", "none")
@@ -72,23 +73,33 @@ class Fusion(nn.Module):
         return (own * message).sigmoid_()  # Eq. 5, 7
 
     def fuse(self, own: Tensor, message: Tensor) -> Tensor:
-        """F(G ⊙ (own ⊕ message)) + own, Eq. 6 and 9. Without gradient, `message` is overwritten."""
+        """F(G ⊙ (own ⊕ message)) + own, Eq. 6 and 9."""
         gate = self.gate(own, message) if self.gates else None
         if self.fusion == "concat":
             assert gate is not None, "without gates the concatenation is linear"
             joined = torch.cat([own * gate, message * gate], dim=-1)
-        elif torch.is_grad_enabled():
+        else:
             joined = own + message if self.fusion == "sum" else own * message
             joined = joined if gate is None else joined * gate
-        else:
-            joined = message.add_(own) if self.fusion == "sum" else message.mul_(own)
-            joined = joined if gate is None else joined.mul_(gate)
         return self.add_own(self.transform(joined).relu_(), own)
+
+    def fuse_over(self, own: Tensor, message: Tensor) -> Tensor:
+        """The same without gradient, in memory that is used again: `message` is overwritten."""
+        assert self.fusion in ("sum", "product"), self.fusion
+        gate = None
+        if self.gates:
+            gate = torch.mul(own, message, out=scratch("gate", message.shape, like=message)).sigmoid_()
+        joined = message.add_(own) if self.fusion == "sum" else message.mul_(own)
+        joined = joined if gate is None else joined.mul_(gate)
+        fused = scratch("fused", message.shape, like=message)
+        layer = self.transform
+        torch.addmm(layer.bias, joined.view(-1, self.dim), layer.weight.mT, out=fused.view(-1, self.dim))
+        return self.add_own(fused.relu_(), own)
 
     def add_own(self, fused: Tensor, own: Tensor) -> Tensor:
         if not self.residual:
             return fused
-        return fused + own if torch.is_grad_enabled() else fused.add_(own)
+        return fused.add_(own) if may_overwrite(own) else fused + own
 
     def weights(self, fused: Tensor, mask: Tensor) -> Tensor:
         """Fused rows (g, items, L, d), mask (…, items, L) -> each row's share (g, items, L), Eq. 10–11."""
@@ -99,6 +110,17 @@ class Fusion(nn.Module):
 
     def forward(self, own: Encoded, attention: Tensor, context: Encoded, *, block: bool) -> Tensor:
         """own (n, L), context (g, L'), attention (g, m, L') -> (g, items, d); items: n in a block, else 1."""
+        if torch.is_grad_enabled():
+            return self.pooled(own, attention, context, block=block)
+        # Some groups at a time, so that their rows stay in the cache from step to step.
+        parts = [
+            self.pooled(own if block else own.index(some), attention[some], context.index(some), block=block)
+            for some in row_chunks(attention)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def pooled(self, own: Encoded, attention: Tensor, context: Encoded, *, block: bool) -> Tensor:
+        """The same at once."""
         fused = self.fused_rows(own, attention, context, block=block)
         groups, length = fused.shape[0], own.mask.shape[1]
         fused = fused.view(groups, -1, length, self.dim)
@@ -107,7 +129,7 @@ class Fusion(nn.Module):
         return pooled.view(groups, -1, self.dim)
 
     def fused_rows(self, own: Encoded, attention: Tensor, context: Encoded, *, block: bool) -> Tensor:
-        """The fused region or word features, (g, m, d)."""
+        """The fused region or word features, (g, m, d); without gradient until the next call."""
         local = _rows(own.local, block)
         if self.fusion == "none":
             return torch.bmm(attention, context.local)  # supplementary 1.3: the messages alone
@@ -115,7 +137,10 @@ class Fusion(nn.Module):
             projected = _rows(own.cached["fused_own"], block)
             fused = torch.baddbmm(projected, attention, context.cached["fused_other"]).relu_()
             return self.add_own(fused, local)
-        return self.fuse(local, torch.bmm(attention, context.local))
+        if self.fusion == "concat" or not may_overwrite(local):
+            return self.fuse(local, torch.bmm(attention, context.local))
+        message = scratch("message", (*attention.shape[:2], self.dim), like=local)
+        return self.fuse_over(local, torch.bmm(attention, context.local, out=message))
 
 
 def _rows(tensor: Tensor, block: bool) -> Tensor:
@@ -260,8 +285,14 @@ class CampPaper(Matcher):
             found[f"{name}_weight"] = side.weights(fused.unsqueeze(1), own.mask.unsqueeze(1)).squeeze(1)
         return found
 
+    def compile_scores(self) -> None:
+        for side in (self.fusion_image, self.fusion_text):  # where nearly all the arithmetic is
+            side.pooled = torch.compile(side.pooled, dynamic=True)  # type: ignore[method-assign]
+
     def pair_floats(self, regions: int, words: int, *, gradient: bool = False) -> int:
-        return (8 if gradient else 3) * (regions + words) * self.dim
+        if gradient:
+            return 8 * (regions + words) * self.dim
+        return 4 * self.dim + 4 * regions * words  # the fused rows are made a few groups at a time
 
 
 def _check(**choices: tuple[str, tuple[str, ...]]) -> None:

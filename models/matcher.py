@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor, nn
 
 from ..schema import Batch
@@ -59,6 +60,11 @@ class Matcher(nn.Module):
         region_fovea (n, R)         0 to 1 for the strongest region     word_fovea (n, N)
         """
         return {}
+
+    def compile_scores(self) -> None:
+        """Compile what runs per pair, for the shapes that change from tile to tile."""
+        for name in ("score_block", "score_pairs"):
+            setattr(self, name, torch.compile(getattr(self, name), dynamic=True))
 
     def pair_floats(self, regions: int, words: int, *, gradient: bool = False) -> int:
         """About how many numbers scoring one pair keeps in memory at once, or autograd keeps of it."""

@@ -57,12 +57,17 @@ def tiles(
     for length, columns in length_buckets(texts.lengths):
         bucket = texts.index(columns).trim(length)
         pairs = tile_pairs(model, images, length, tile_bytes=tile_bytes, gradient=gradient)
-        width = min(len(bucket), max(1, isqrt(pairs)))
-        height = max(1, pairs // width)
+        width = _even(len(bucket), max(1, isqrt(pairs)))
+        height = _even(len(images), max(1, pairs // width))
         for left in range(0, len(bucket), width):
             across = slice(left, left + width)
             for top in range(0, len(images), height):
                 yield Tile(slice(top, top + height), columns[across], bucket.index(across))
+
+
+def _even(count: int, most: int) -> int:
+    """The size of nearly equal parts, none larger than `most`: a thin last one would waste its products."""
+    return -(-count // -(-count // most)) if count else 1
 
 
 @torch.no_grad()

@@ -124,7 +124,7 @@ def _train(
         start_from(init, model, vocabulary=vocabulary, say=say)
     model = model.to(device)
     if config.run.compile:
-        _compile(model)
+        model.compile_scores()
     loader = FeatureLoader(
         dataset,
         split="train",
@@ -255,12 +255,6 @@ def _negatives(
         read_negatives(path), draw=config.negatives.draw, partners=config.negatives.terms != "triplet"
     )
     return lists, origin
-
-
-def _compile(model: Matcher) -> None:
-    """Compile what runs per pair; shapes change from tile to tile."""
-    for name in ("score_block", "score_pairs"):
-        setattr(model, name, torch.compile(getattr(model, name), dynamic=True))
 
 
 def _validation(
