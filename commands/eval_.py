@@ -1,4 +1,4 @@
-"""`camp eval`: a run, or anybody's score matrix -> recall in both directions."""
+"""`camp eval`: runs, or anybody's score matrix -> recall in both directions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .options import DATASET, FILE, FOLDER, debug_option, json_option, print_jso
 
 
 @click.command()
-@click.argument("run", type=FOLDER, required=False)
+@click.argument("runs", type=FOLDER, nargs=-1, metavar="[RUN]...")
 @click.option("--scores", type=FILE, help="Instead of RUN: a .npy matrix, images × captions, anybody's.")
 @click.option("--captions-per-image", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--dataset", type=DATASET, help="The data set [default: the run's].")
@@ -23,7 +23,14 @@ from .options import DATASET, FILE, FOLDER, debug_option, json_option, print_jso
 @click.option("--top", "tops", multiple=True, default=["10%"], show_default=True, help="10% or 50; repeat.")
 @click.option("--eccv", is_flag=True, help="COCO's test split: also CxC and ECCV Caption.")
 @click.option("--pmrp", type=FOLDER, metavar="DIR", help="With --eccv: the folder of PMRP's pm_*.json.")
-@click.option("--save-scores", type=FILE, help="Keep the matrix as .npy.")
+@click.option("--save-scores", type=FILE, help="Write the matrix as .npy.")
+@click.option(
+    "--keep-scores/--no-keep-scores",
+    default=None,
+    help="Keep the matrix in RUN/scores as it grows: a killed evaluation goes on [default: the long ones].",
+)
+@click.option("--half", is_flag=True, help="Keep scores in 16 bits; what becomes equal counts as a tie.")
+@click.option("--compile", "compiled", is_flag=True, help="Compile the scorer: minutes first, then faster.")
 @click.option(
     "--bootstrap",
     type=click.IntRange(min=0),
@@ -34,17 +41,52 @@ from .options import DATASET, FILE, FOLDER, debug_option, json_option, print_jso
 @click.option("--seed", type=int, default=0, show_default=True)
 @json_option
 @debug_option
-def command(run: Path | None, scores: Path | None, as_json: bool, **given: Any) -> None:
+def command(runs: tuple[Path, ...], scores: Path | None, as_json: bool, **given: Any) -> None:
     """Measure: R@1/5/10, median and mean rank, rsum, both directions.
 
-    Ties count against the model. Folds are consecutive images, as Karpathy's.
+    Ties count against the model. Folds are consecutive images, as Karpathy's. Several RUNs, of several seeds:
+    each, and their mean and standard deviation. Under torchrun every process scores a part of the rows.
     """
-    if (run is None) == (scores is None):
+    if bool(runs) == (scores is not None):
         raise click.UsageError("Give either RUN or --scores FILE.npy.")
+    single = [name for name in ("candidates", "ensemble", "eccv", "save_scores") if given[name]]
+    if len(runs) > 1 and single:
+        raise click.UsageError(f"--{single[0].replace('_', '-')} goes with one RUN, found {len(runs)}.")
+    from ..evaluation.eval_ranks import eval_ranks
+
+    with eval_ranks() as ranks:
+        given["ranks"] = ranks
+        if given["candidates"] or scores:
+            if ranks.first:
+                _measure_alone(runs, scores, as_json=as_json, given=given)
+            return
+        measured = [_measure(run, given) for run in runs]
+        if not ranks.first:
+            return
+    if len(runs) > 1:
+        _print_seeds(runs, measured, as_json=as_json)
+    else:
+        _print(measured[0], as_json=as_json)
+
+
+def _measure_alone(
+    runs: tuple[Path, ...], scores: Path | None, *, as_json: bool, given: dict[str, Any]
+) -> None:
+    """What one process does: reranking, and a matrix that exists."""
     if given["candidates"]:
-        _rerank(run, as_json=as_json, given=given)
+        _rerank(runs[0] if runs else None, as_json=as_json, given=given)
         return
-    matrix, owners = _matrix_of_file(scores, given) if scores else _matrix_of_runs(run, given)
+    assert scores is not None
+    matrix, owners = _matrix_of_file(scores, given)
+    _print(_metrics(matrix, owners, None, given), as_json=as_json)
+
+
+def _measure(run: Path, given: dict[str, Any]) -> dict[str, Any]:
+    matrix, owners = _matrix_of_runs(run, given)
+    return _metrics(matrix, owners, run, given) if given["ranks"].first else {}
+
+
+def _metrics(matrix: Any, owners: Any, run: Path | None, given: dict[str, Any]) -> dict[str, Any]:
     from ..evaluation.recall import evaluate
 
     metrics = evaluate(matrix, owners, folds=given["folds"], bootstrap=given["bootstrap"], seed=given["seed"])
@@ -55,6 +97,10 @@ def command(run: Path | None, scores: Path | None, as_json: bool, **given: Any) 
         metrics["labels"] = labels
     if given["eccv"]:
         metrics["eccv"] = _eccv(matrix, run, given)
+    return metrics
+
+
+def _print(metrics: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(metrics)
     else:
@@ -74,18 +120,25 @@ def _matrix_of_file(path: Path, given: dict[str, Any]) -> tuple[Any, Any]:
     return matrix, owners
 
 
-def _matrix_of_runs(run: Path | None, given: dict[str, Any]) -> tuple[Any, Any]:
+def _matrix_of_runs(run: Path, given: dict[str, Any]) -> tuple[Any, Any]:
     from ..evaluation.run_scores import ensemble_scores
-    from ..progress import terminal_progress
+    from ..progress import no_progress, terminal_progress
 
     members = [_open(folder, given) for folder in (run, *given["ensemble"])]
     rows = members[0].rows
-    if rows.missing:
+    first = given["ranks"].first
+    if rows.missing and first:
         say(f"note: {rows.missing:,} images of the split have no features and are left out")
-    if rows.cut_captions:
+    if rows.cut_captions and first:
         say(f"note: {rows.cut_captions:,} captions are longer than the model reads and are cut")
-    matrix = ensemble_scores(members, progress=terminal_progress)
-    if given["save_scores"]:
+    matrix = ensemble_scores(
+        members,
+        keep=given["keep_scores"],
+        dtype="float16" if given["half"] else "float32",
+        ranks=given["ranks"],
+        progress=terminal_progress if first else no_progress,
+    )
+    if given["save_scores"] and first:
         import numpy as np
 
         from ..files import atomic_writer
@@ -95,20 +148,20 @@ def _matrix_of_runs(run: Path | None, given: dict[str, Any]) -> tuple[Any, Any]:
     return matrix, rows.caption_image
 
 
-def _open(folder: Path | None, given: dict[str, Any]) -> Any:
-    import torch
-
+def _open(folder: Path, given: dict[str, Any]) -> Any:
     from ..evaluation.run_folder import open_run
     from ..evaluation.run_scores import open_run_scores
 
-    assert folder is not None
-    return open_run_scores(
+    opened = open_run_scores(
         open_run(folder),
         split=given["split"],
         dataset=given["dataset"],
         checkpoint=given["checkpoint"],
-        device=torch.device("cuda" if torch.cuda.is_available() else "cpu"),
+        device=given["ranks"].device,
     )
+    if given["compiled"]:
+        opened.model.compile_scores()
+    return opened
 
 
 def _labels(matrix: Any, run: Path, given: dict[str, Any]) -> dict[str, Any] | None:
@@ -163,6 +216,28 @@ def _eccv(matrix: Any, run: Path | None, given: dict[str, Any]) -> dict[str, Any
     else:
         raise click.UsageError("--eccv needs COCO's ids: give --dataset with --scores.")
     return eccv_metrics(matrix, *coco_ids(dataset, images, captions), judgements)
+
+
+def _print_seeds(runs: tuple[Path, ...], measured: list[dict[str, Any]], *, as_json: bool) -> None:
+    """Every run, then mean ± standard deviation."""
+    from ..evaluation.recall import over_seeds
+
+    summary = over_seeds(measured)
+    if as_json:
+        listed = [{"run": str(run), **metrics} for run, metrics in zip(runs, measured, strict=True)]
+        print_json({"runs": listed, "over_runs": summary})
+        return
+    for run, metrics in zip(runs, measured, strict=True):
+        click.echo(f"{run}")
+        print_recall(metrics)
+    click.echo(f"mean ± standard deviation of {len(runs)} runs")
+    click.echo(f"{'':<18}{'R@1':>12}{'R@5':>12}{'R@10':>12}{'med r':>12}{'mean r':>14}")
+    for direction in ("caption_retrieval", "image_retrieval"):
+        cells = [f"{value['mean']:.1f} ± {value['std']:.1f}" for value in summary[direction].values()]
+        widths = (12, 12, 12, 12, 14)
+        row = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        click.echo(f"{direction.replace('_', ' '):<18}{row}")
+    click.echo(f"rsum {summary['rsum']['mean']:.1f} ± {summary['rsum']['std']:.1f}")
 
 
 def print_recall(metrics: dict[str, Any]) -> None:

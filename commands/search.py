@@ -17,6 +17,9 @@ from .options import DATASET, FOLDER, debug_option, json_option, print_json, say
 @click.option("--split", default="test", show_default=True)
 @click.option("--rerank", type=FOLDER, metavar="RUN2", help="Score the first 100 again with this run.")
 @click.option("--candidates", type=FOLDER, metavar="RUN2", help="The other way: RUN2 finds them, RUN scores.")
+@click.option(
+    "--faiss/--exact", default=None, help="Search through FAISS [default: for half a million and more]."
+)
 @click.option("--weights", metavar="FILE", help="The extractor's weights, for an image file.")
 @click.option("--dataset", type=DATASET, help="The data set [default: the run's].")
 @click.option("--checkpoint", type=click.Choice(["best", "last"]), default="best", show_default=True)
@@ -30,6 +33,7 @@ def command(
     split: str,
     rerank: Path | None,
     candidates: Path | None,
+    faiss: bool | None,
     weights: str | None,
     dataset: Path | None,
     checkpoint: str,
@@ -60,6 +64,7 @@ def command(
         split=split,
         checkpoint=checkpoint,
         rerank=opened(second) if second else None,
+        faiss=faiss,
         progress=terminal_progress,
     )
     if not search.indexed:

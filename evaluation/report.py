@@ -30,7 +30,7 @@ from .report_gallery import (
 )
 from .report_page import render_page
 from .run_folder import Run
-from .run_scores import RunScores, open_run_scores, rerank_runs
+from .run_scores import open_run_scores, rerank_runs, run_scores
 from .search_index import open_split_of
 
 PAGE = "index.html"
@@ -83,9 +83,12 @@ def write_report(
     """
     encoder = QueryEncoder.open(run, dataset=dataset, checkpoint=checkpoint, device=device)
     rows = open_split_of(encoder, split=split)
-    measured = RunScores(encoder.model, rows, device)
+    measured = run_scores(
+        run, encoder.model, rows, dataset=encoder.dataset, split=split, checkpoint=checkpoint, device=device
+    )
     start = time.perf_counter()
-    scores = measured.matrix(progress=progress)
+    # What reranking is set against must be computed now, not read from what an earlier call kept.
+    scores = measured.matrix(keep=False if candidates else None, progress=progress)
     seconds = time.perf_counter() - start
     metrics = evaluate(scores, rows.caption_image, folds=folds)
     ranks = rank_both_ways(scores, rows.caption_image)

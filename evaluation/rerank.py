@@ -6,7 +6,7 @@ first k% of each query, in both directions. A pair that both directions need is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -121,9 +121,18 @@ def _ranks(
     return ranks
 
 
-def mean_scores(matrices: list[Scores]) -> Scores:
-    """An ensemble: the mean of several runs' matrices of one shape."""
-    shapes = {matrix.shape for matrix in matrices}
-    if len(shapes) != 1:
-        raise InputError(f"ensemble: found matrices of shapes {sorted(shapes)}, expected the same test set")
-    return np.mean([np.asarray(matrix, np.float64) for matrix in matrices], axis=0)
+def mean_scores(matrices: Iterable[Scores]) -> Scores:
+    """An ensemble: the mean of several runs' matrices of one shape; two are in memory at a time."""
+    total: npt.NDArray[np.float64] | None = None
+    count = 0
+    for matrix in matrices:
+        if total is None:
+            total = np.zeros(matrix.shape)
+        if matrix.shape != total.shape:
+            shapes = sorted({matrix.shape, total.shape})
+            raise InputError(f"ensemble: found matrices of shapes {shapes}, expected the same test set")
+        total += matrix
+        count += 1
+    assert total is not None, "an ensemble of no runs"
+    total /= count
+    return total

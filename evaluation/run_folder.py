@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from .. import __version__
 from ..errors import InputError, MismatchError, VerificationError
-from ..files import canonical_json, write_atomic
+from ..files import canonical_json, fingerprint, write_atomic
 from ..manifests.dataset import Dataset
 from ..models.build import build_model
 from ..models.matcher import Matcher
@@ -76,6 +77,21 @@ class Run:
         raise MismatchError(
             f"{dataset.root}: has vocabularies {', '.join(vocabulary_names(dataset)) or 'none'}, none is "
             f"that of {self.folder}; bring it in with 'camp-data import-vocab'"
+        )
+
+    def identity(self, dataset: Dataset, features: ShardReader, *, split: str, checkpoint: str) -> str:
+        """A fingerprint of all that a score of this split depends on, the version of the code included."""
+        header = json.loads((self.folder / f"{checkpoint}.json").read_bytes())
+        return fingerprint(
+            {
+                "code": __version__,
+                "checkpoint": header["checksum"],
+                "dataset": dataset.fingerprint,
+                "features": features.index.fingerprint,
+                "vocab": self.header["vocab"]["fingerprint"],
+                "max_words": self.max_words,
+                "split": split,
+            }
         )
 
     def build_model(self) -> Matcher:

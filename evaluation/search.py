@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from ..models.encoded import Encoded
 from ..models.tiles import score_matrix
 from ..progress import ProgressFactory, no_progress
 from ..schema import Regions
+from .nearest import Nearest, best_rows, open_nearest
 from .query import QueryEncoder
-from .search_index import SearchIndex, open_index, open_split_of
+from .search_index import open_index, open_split_of
 from .split_scores import IMAGE_ROWS, encode_captions, encode_images
 
 RERANKED = 100  # candidates that the second run scores again
@@ -70,6 +72,7 @@ class Search:
         split: str = "test",
         checkpoint: str = "best",
         rerank: QueryEncoder | None = None,
+        faiss: bool | None = None,
         progress: ProgressFactory = no_progress,
     ) -> None:
         if rerank is not None and rerank.dataset.fingerprint != encoder.dataset.fingerprint:
@@ -79,7 +82,7 @@ class Search:
             )
         self.encoder, self.rerank, self.split = encoder, rerank, split
         self.index = open_index(encoder, split=split, checkpoint=checkpoint, progress=progress)
-        self._progress = progress
+        self._progress, self._faiss = progress, faiss
         rows = None if self.index else open_split_of(encoder, split=split)
         self._rows = rows
         source = self.index or rows
@@ -94,28 +97,38 @@ class Search:
 
     def images(self, text: str, *, top: int = 10) -> Answer:
         """A text -> the images it fits best."""
+        nearest = self._nearest_images if self.index else None  # FAISS may have to make its index first
         start = time.perf_counter()
         query = self.encoder.texts([text])
-        scores = (
-            self._vector_scores(self.index, query, images=True) if self.index else self._all_images(query)
-        )
-        rows, final, rescored = self._best(scores, top, lambda rows: self._rescore_images(rows, text))
-        ids = self.image_ids[rows]
+        count = max(top, RERANKED) if self.rerank else top
+        if nearest:
+            rows, scores = nearest(_vector(query), count)
+        else:
+            rows, scores = _best(self._all_images(query), count)
+        if self.rerank:
+            rows, scores = _reordered(rows, self._rescore_images(rows, text), top)
+        final = _shown(scores, logits=(self.rerank or self.encoder).model.scores_are_logits)
         hits = [
             Hit(rank, float(score), **image)
-            for rank, (score, image) in enumerate(zip(final, self._describe(ids), strict=True), start=1)
+            for rank, (score, image) in enumerate(
+                zip(final, self._describe(self.image_ids[rows]), strict=True), start=1
+            )
         ]
-        return Answer(hits, len(scores), rescored, time.perf_counter() - start)
+        return self._answer(hits, len(self.image_ids), count, start)
 
     def captions(self, regions: Regions, *, top: int = 10) -> Answer:
         """An image's regions -> the captions that fit it best."""
+        nearest = self._nearest_captions if self.index else None
         start = time.perf_counter()
         query = self.encoder.regions([regions])
-        if self.index:
-            scores = self._vector_scores(self.index, query, images=False)
+        count = max(top, RERANKED) if self.rerank else top
+        if nearest:
+            rows, scores = nearest(_vector(query), count)
         else:
-            scores = self._all_captions(query)
-        rows, final, rescored = self._best(scores, top, lambda rows: self._rescore_captions(rows, regions))
+            rows, scores = _best(self._all_captions(query), count)
+        if self.rerank:
+            rows, scores = _reordered(rows, self._rescore_captions(rows, regions), top)
+        final = _shown(scores, logits=(self.rerank or self.encoder).model.scores_are_logits)
         texts, owners = self._caption_texts(self.caption_ids[rows])
         hits = [
             Hit(rank, float(score), caption_id=int(self.caption_ids[row]), text=text, **image)
@@ -123,24 +136,28 @@ class Search:
                 zip(rows, final, texts, self._describe(owners), strict=True), start=1
             )
         ]
-        return Answer(hits, len(scores), rescored, time.perf_counter() - start)
+        return self._answer(hits, len(self.caption_ids), count, start)
 
-    def _best(self, scores: Array, top: int, rescore: Any) -> tuple[Ints, Array, int]:
-        """(all,) scores -> rows of the best, their final scores, and how many were scored again."""
-        model = self.encoder.model
-        if self.rerank is None:
-            rows = best_rows(scores, top)
-            return rows, _shown(scores[rows], logits=model.scores_are_logits), 0
-        candidates = best_rows(scores, max(top, RERANKED))
-        again = rescore(candidates)
-        order = np.argsort(-again, kind="stable")[:top]
-        final = _shown(again[order], logits=self.rerank.model.scores_are_logits)
-        return candidates[order], final, len(candidates)
+    def _answer(self, hits: list[Hit], searched: int, count: int, start: float) -> Answer:
+        rescored = min(count, searched) if self.rerank else 0
+        return Answer(hits, searched, rescored, time.perf_counter() - start)
 
-    def _vector_scores(self, index: SearchIndex, query: Encoded, *, images: bool) -> Array:
-        vectors = index.image_vectors if images else index.caption_vectors
-        product: Array = vectors @ query.glob[0].float().cpu().numpy()  # (all, d) x (d,)
-        return product
+    @cached_property
+    def _nearest_images(self) -> Nearest:
+        return self._nearest("image_vectors")
+
+    @cached_property
+    def _nearest_captions(self) -> Nearest:
+        return self._nearest("caption_vectors")
+
+    def _nearest(self, name: str) -> Nearest:
+        assert self.index is not None
+        return open_nearest(
+            getattr(self.index, name),
+            self.index.folder / f"{name}.faiss",
+            faiss=self._faiss,
+            progress=self._progress,
+        )
 
     def _all_images(self, query: Encoded) -> Array:
         assert self._rows is not None
@@ -188,16 +205,20 @@ class Search:
         return table["text"].to_pylist(), table["image_id"].to_pylist()
 
 
-def best_rows(scores: Array, top: int) -> Ints:
-    """(all,) -> the rows of the highest scores, best first; equal scores keep the split's order."""
-    top = min(top, len(scores))
-    if top < len(scores):
-        bound = np.partition(scores, len(scores) - top)[len(scores) - top]
-        candidates = np.flatnonzero(scores >= bound)
-    else:
-        candidates = np.arange(len(scores))
-    order = np.argsort(-scores[candidates], kind="stable")[:top]
-    return candidates[order]
+def _vector(query: Encoded) -> Array:
+    found: Array = query.glob[0].float().cpu().numpy()
+    return found
+
+
+def _best(scores: Array, count: int) -> tuple[Ints, Array]:
+    rows = best_rows(scores, count)
+    return rows, scores[rows]
+
+
+def _reordered(rows: Ints, again: Array, top: int) -> tuple[Ints, Array]:
+    """Candidates and their new scores -> the best, best first."""
+    order = np.argsort(-again, kind="stable")[:top]
+    return rows[order], again[order]
 
 
 def score_texts(encoder: QueryEncoder, regions: Regions, texts: list[str]) -> list[float]:

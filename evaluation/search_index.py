@@ -7,7 +7,6 @@ since is made again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ Ints = npt.NDArray[np.int64]
 class SearchIndex:
     """One vector per image and caption; a pair's score is their dot product."""
 
+    folder: Path
     image_vectors: Vectors  # (I, d), mapped
     caption_vectors: Vectors  # (C, d), mapped
     image_ids: Ints  # (I,)
@@ -95,18 +95,8 @@ def open_split_of(encoder: QueryEncoder, *, split: str) -> SplitRows:
 
 
 def _identity(encoder: QueryEncoder, *, split: str, checkpoint: str) -> str:
-    header = json.loads((encoder.run.folder / f"{checkpoint}.json").read_bytes())
-    return fingerprint(
-        {
-            "version": INDEX_VERSION,
-            "checkpoint": header["checksum"],
-            "dataset": encoder.dataset.fingerprint,
-            "features": encoder.features.index.fingerprint,
-            "vocab": encoder.vocabulary.fingerprint,
-            "max_words": encoder.run.max_words,
-            "split": split,
-        }
-    )
+    scored = encoder.run.identity(encoder.dataset, encoder.features, split=split, checkpoint=checkpoint)
+    return fingerprint({"version": INDEX_VERSION, "identity": scored})
 
 
 def _read(folder: Path, identity: str) -> SearchIndex | None:
@@ -116,7 +106,7 @@ def _read(folder: Path, identity: str) -> SearchIndex | None:
         parts = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in _PARTS}
     except (OSError, ValueError, CampError):  # absent or damaged: it is made again
         return None
-    return SearchIndex(**parts) if _is_whole(header, parts, identity) else None
+    return SearchIndex(folder, **parts) if _is_whole(header, parts, identity) else None
 
 
 def _is_whole(header: Mapping[str, Any], parts: Mapping[str, npt.NDArray[Any]], identity: str) -> bool:
@@ -128,6 +118,8 @@ def _write(
     folder: Path, identity: str, encoder: QueryEncoder, rows: SplitRows, *, progress: ProgressFactory
 ) -> None:
     (folder / _HEADER).unlink(missing_ok=True)  # whatever lies here is not whole until the new header is
+    for old in folder.glob("*.faiss"):
+        old.unlink()
     parts: dict[str, npt.NDArray[Any]] = {
         "image_ids": rows.image_ids,
         "caption_ids": rows.caption_ids,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,6 +27,7 @@ Ints = npt.NDArray[np.int64]
 
 ENCODE_ROWS = 128  # images or captions that go through an encoder at once
 IMAGE_ROWS = 512  # encoded images held at once; all captions are
+CAPTION_ROWS = 1024  # captions of like length that are encoded and scored together
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class SplitRows:
         boxes = torch.from_numpy(self.features.boxes[positions])
         return features, mask.to(device), boxes.to(device)
 
-    def words(self, rows: slice, device: torch.device) -> tuple[Tensor, Tensor]:
+    def words(self, rows: slice | Ints, device: torch.device) -> tuple[Tensor, Tensor]:
         """Some captions -> ids (n, N) padded with 0, lengths (n,)."""
         tokens, lengths = self.tokens.pad(self.caption_rows[rows])
         return torch.from_numpy(tokens).to(device), torch.from_numpy(lengths).to(device)
@@ -135,17 +136,42 @@ def encode_images(model: Matcher, rows: SplitRows, part: slice, *, device: torch
     )
 
 
+@dataclass(frozen=True)
+class RowScorer:
+    """Some images of a split -> their rows of the score matrix; the captions are encoded once."""
+
+    model: Matcher
+    rows: SplitRows
+    device: torch.device
+    captions: Sequence[tuple[Ints, Encoded]]  # columns and their captions, of like length: little is padded
+
+    @classmethod
+    def of(cls, model: Matcher, rows: SplitRows, *, device: torch.device) -> RowScorer:
+        order = np.argsort(rows.tokens.lengths[rows.caption_rows], kind="stable")
+        chunks = [order[part] for part in _parts(len(order), CAPTION_ROWS)]
+        with torch.no_grad():
+            encoded = [(chunk, model.encode_text(*rows.words(chunk, device))) for chunk in chunks]
+        return cls(model, rows, device, encoded)
+
+    def score(self, part: slice) -> npt.NDArray[np.float32]:
+        """-> (images of the part, C)."""
+        images = encode_images(self.model, self.rows, part, device=self.device)
+        scores = np.empty((len(images), len(self.rows.caption_ids)), np.float32)
+        for columns, texts in self.captions:
+            scores[:, columns] = score_matrix(self.model, images, texts).float().cpu().numpy()
+        return scores
+
+
 def score_split(
     model: Matcher, rows: SplitRows, *, device: torch.device, progress: ProgressFactory = no_progress
 ) -> npt.NDArray[np.float32]:
     """Every image with every caption -> (I, C); memory holds the captions and a block of images."""
-    captions = encode_captions(model, rows, device=device)
+    scorer = RowScorer.of(model, rows, device=device)
     scores = np.empty((len(rows.image_ids), len(rows.caption_ids)), np.float32)
     with progress("scoring", len(rows.image_ids), "images") as bar:
         for part in _parts(len(rows.image_ids), IMAGE_ROWS):
-            images = encode_images(model, rows, part, device=device)
-            scores[part] = score_matrix(model, images, captions).float().cpu().numpy()
-            bar.advance(len(images))
+            scores[part] = scorer.score(part)
+            bar.advance(part.stop - part.start)
     return scores
 
 

@@ -24,6 +24,7 @@ from .attention import masked_softmax
 from .encoded import Encoded, word_mask
 from .encoders import NORM_EPSILON, RegionEncoder, WordEncoder
 from .matcher import Matcher
+from .scratch import may_overwrite, row_chunks, scratch
 
 HEADS = 4
 
@@ -75,12 +76,18 @@ class OfficialSide(nn.Module):
     def fused_rows(
         self, own: Encoded, dots: Tensor, coefficients: Tensor, context: Encoded, *, block: bool
     ) -> Tensor:
-        """Own features ⊕ gated messages, with the residual: (g, m, d). dots = own·context, (g, m, L')."""
+        """Own features ⊕ gated messages, with the residual: (g, m, d), without gradient until the next call.
+
+        dots = own·context, (g, m, L').
+        """
         scaled, gate = self.unit_messages(dots, coefficients, context)
         projected, local = _rows(own.cached["fused_own"], block), _rows(own.local, block)
-        fused = torch.baddbmm(projected, scaled, context.cached["fused_other"]).relu_()
-        if torch.is_grad_enabled():
+        other = context.cached["fused_other"]
+        if not may_overwrite(local):
+            fused = torch.baddbmm(projected, scaled, other).relu_()
             return fused * gate.unsqueeze(-1) + local  # g > 0, so ReLU(g·x) = g·ReLU(x)
+        fused = scratch("fused", (*scaled.shape[:2], self.dim), like=local)
+        fused = torch.baddbmm(projected, scaled, other, out=fused).relu_()
         return fused.mul_(gate.unsqueeze(-1)).add_(local)
 
     def unit_messages(self, dots: Tensor, coefficients: Tensor, context: Encoded) -> tuple[Tensor, Tensor]:
@@ -92,13 +99,42 @@ class OfficialSide(nn.Module):
 
     def weights(self, fused: Tensor, own_mask: Tensor) -> Tensor:
         """Fused rows (g, items, L, d), mask (1 or g, items, L) -> mean share over the heads (g, items, L)."""
-        heads = self.pool(fused).mT  # (g, items, heads, L)
+        heads = self.heads(fused).mT  # (g, items, heads, L)
         return masked_softmax(heads, own_mask.unsqueeze(-2)).mean(dim=-2)
+
+    def heads(self, fused: Tensor) -> Tensor:
+        """Fused rows (…, d) -> logits (…, heads)."""
+        if not may_overwrite(fused):
+            return self.pool(fused)
+        layer, _, out = self.pool
+        hidden = scratch("hidden", fused.shape, like=fused)
+        rows = fused.view(-1, self.dim)
+        torch.addmm(layer.bias, rows, layer.weight.mT, out=hidden.view(-1, self.dim)).relu_()
+        return out(hidden)
 
     def forward(
         self, own: Encoded, attention: Tensor, dots: Tensor, context: Encoded, *, block: bool
     ) -> Tensor:
         """own (n, L), context (g, L'), attention and dots (g, m, L') -> unit vectors (g, items, d)."""
+        if torch.is_grad_enabled():
+            return self.pooled(own, attention, dots, context, block=block)
+        # Some groups at a time, so that their rows stay in the cache from step to step.
+        parts = [
+            self.pooled(
+                own if block else own.index(some),
+                attention[some],
+                dots[some],
+                context.index(some),
+                block=block,
+            )
+            for some in row_chunks(attention)
+        ]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def pooled(
+        self, own: Encoded, attention: Tensor, dots: Tensor, context: Encoded, *, block: bool
+    ) -> Tensor:
+        """The same at once."""
         mask = own.mask.unsqueeze(0) if block else own.mask.unsqueeze(1)
         coefficients = self.coefficients(attention, mask, context)
         fused = self.fused_rows(own, dots, coefficients, context, block=block)
@@ -217,5 +253,11 @@ class CampOfficial(Matcher):
             found[f"{name}_weight"] = side.weights(fused.unsqueeze(1), mask).squeeze(1)
         return found
 
+    def compile_scores(self) -> None:
+        for side in (self.side_image, self.side_text):  # where nearly all the arithmetic is
+            side.pooled = torch.compile(side.pooled, dynamic=True)  # type: ignore[method-assign]
+
     def pair_floats(self, regions: int, words: int, *, gradient: bool = False) -> int:
-        return (8 if gradient else 3) * (regions + words) * self.dim
+        if gradient:
+            return 8 * (regions + words) * self.dim
+        return 4 * self.dim + 10 * regions * words  # the fused rows are made a few groups at a time

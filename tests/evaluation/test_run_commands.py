@@ -38,6 +38,28 @@ def test_eval_measures_a_run_and_keeps_its_matrix(base_run: Run, camp_run: Run, 
         run("eval")
 
 
+def test_eval_of_several_runs_is_their_mean_and_deviation(world: Any, base_run: Run, tmp_path: Path) -> None:
+    other = world.run("seed", "base", seed=9, folder=tmp_path / "seed")
+    alone = [json.loads(run("eval", one.folder, "--json").stdout) for one in (base_run, other)]
+    found = json.loads(run("eval", base_run.folder, other.folder, "--json").stdout)
+    assert [one["run"] for one in found["runs"]] == [str(base_run.folder), str(other.folder)]
+    assert [one["rsum"] for one in found["runs"]] == [one["rsum"] for one in alone]
+    sums = [one["rsum"] for one in alone]
+    assert found["over_runs"]["rsum"] == pytest.approx({"mean": np.mean(sums), "std": np.std(sums, ddof=1)})
+    table = run("eval", base_run.folder, other.folder).stdout
+    assert "mean ± standard deviation of 2 runs" in table
+    with pytest.raises(click.UsageError, match="--ensemble goes with one RUN, found 2"):
+        run("eval", base_run.folder, other.folder, "--ensemble", base_run.folder)
+
+
+def test_eval_keeps_half_precision_on_request(world: Any, tmp_path: Path) -> None:
+    own = world.run("half", "camp", seed=3, folder=tmp_path / "half")
+    kept = tmp_path / "scores.npy"
+    run("eval", own.folder, "--keep-scores", "--half", "--save-scores", kept)
+    assert np.load(kept).dtype == np.float16
+    assert len(list((own.folder / "scores").glob("test-best-*/rows-*.npy"))) == 1
+
+
 def test_eval_reranks(base_run: Run, camp_run: Run) -> None:
     options = ["--candidates", base_run.folder, "--top", "25%", "--top", "4"]
     rows = json.loads(run("eval", camp_run.folder, *options, "--json").stdout)

@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from camp.errors import InputError, MismatchError
 from camp.evaluation.query import QueryEncoder, extractor_of
 from camp.evaluation.run_folder import Run
 from camp.evaluation.run_scores import open_run_scores
-from camp.evaluation.search import Search, best_rows, score_texts
+from camp.evaluation.search import Search, score_texts
 from camp.evaluation.search_index import open_index
 from camp.extractors.build import build_extractor
 from camp.extractors.extractor import RegionPolicy
@@ -27,14 +25,6 @@ CPU = torch.device("cpu")
 
 def opened(run: Run) -> QueryEncoder:
     return QueryEncoder.open(run, device=CPU)
-
-
-@given(
-    st.lists(st.integers(-3, 3), min_size=1, max_size=30).map(lambda v: np.array(v, np.float32)),
-    st.integers(1, 40),
-)
-def test_best_rows_are_a_stable_sort_s_first(scores: Any, top: int) -> None:
-    assert best_rows(scores, top).tolist() == np.argsort(-scores, kind="stable")[:top].tolist()
 
 
 @pytest.mark.parametrize("name", ["base_run", "camp_run"])
