@@ -14,24 +14,46 @@ from torch import Tensor
 
 from .attention import masked_mean_weights, masked_softmax
 from .encoders import NORM_EPSILON
+from .scratch import may_overwrite, scratch
 
 FOCI = ("equal", "prob")
 
 
 def block_dots(a: Tensor, b: Tensor) -> Tensor:
     """Local features (nA, La, d) and (nB, Lb, d) -> (nA, nB·Lb, La), every b as queries to each a."""
-    products = a.flatten(0, 1) @ b.flatten(0, 1).mT  # (nA·La, nB·Lb)
-    return products.view(a.shape[0], a.shape[1], -1).transpose(1, 2).contiguous()
+    left, right = a.flatten(0, 1), b.flatten(0, 1).mT
+    if not may_overwrite(a):
+        products = left @ right  # (nA·La, nB·Lb)
+        return products.view(a.shape[0], a.shape[1], -1).transpose(1, 2).contiguous()
+    products = torch.mm(left, right, out=scratch("products", (left.shape[0], right.shape[1]), like=a))
+    turned = products.view(a.shape[0], a.shape[1], -1).transpose(1, 2)
+    return scratch("dots", turned.shape, like=a).copy_(turned)
 
 
 def attention(dots: Tensor, query_mask: Tensor, context_mask: Tensor, smoothing: float) -> Tensor:
-    """Dot products (g, items·Lq, Lc), masks (1 or g, items, Lq), (g, Lc) -> weights over the context."""
+    """Dot products (g, items·Lq, Lc), masks (1 or g, items, Lq), (g, Lc) -> weights over the context.
+
+    Without gradient they stand in memory that the next call overwrites.
+    """
+    if may_overwrite(dots):
+        return _attention_over(dots, query_mask, context_mask, smoothing)
     groups, _, contexts = dots.shape
     rows = F.leaky_relu(dots, 0.1).view(groups, query_mask.shape[1], -1, contexts)
     # Over the real queries of one item: a padded word must not lower the others' share.
     lengths = rows.square().mul(query_mask.unsqueeze(-1)).sum(dim=2, keepdim=True)
     lengths = lengths.clamp_min(torch.finfo(lengths.dtype).tiny).sqrt() + NORM_EPSILON
     return masked_softmax(rows / lengths * smoothing, context_mask.view(groups, 1, 1, contexts)).view_as(dots)
+
+
+def _attention_over(dots: Tensor, query_mask: Tensor, context_mask: Tensor, smoothing: float) -> Tensor:
+    groups, _, contexts = dots.shape
+    leaky = torch.mul(dots, 0.1, out=scratch("leaky", dots.shape, like=dots))
+    rows = torch.maximum(leaky, dots, out=leaky).view(groups, query_mask.shape[1], -1, contexts)
+    rows.mul_(query_mask.unsqueeze(-1))  # what a padded word attends to is never asked for
+    lengths = torch.linalg.vector_norm(rows, dim=2, keepdim=True).add_(NORM_EPSILON)
+    rows.mul_(smoothing / lengths)
+    rows.masked_fill_(~context_mask.view(groups, 1, 1, contexts), torch.finfo(dots.dtype).min)
+    return torch.softmax(leaky, dim=-1, out=scratch("weights", dots.shape, like=dots))
 
 
 def focal(weights: Tensor, context_mask: Tensor, focus: str) -> Tensor:
@@ -54,8 +76,13 @@ def focal(weights: Tensor, context_mask: Tensor, focus: str) -> Tensor:
 
 def attended_cosines(dots: Tensor, weights: Tensor, grams: Tensor) -> Tensor:
     """Dot products and weights (g, m, Lc), Grams (g, Lc, Lc) -> cosines (g, m); queries have length 1."""
-    numerator = (weights * dots).sum(dim=-1)
-    squared = (torch.bmm(weights, grams) * weights).sum(dim=-1)
+    if may_overwrite(dots):
+        products = scratch("leaky", dots.shape, like=dots)  # the attention is done with it
+        numerator = torch.mul(weights, dots, out=products).sum(dim=-1)
+        squared = torch.bmm(weights, grams, out=products).mul_(weights).sum(dim=-1)
+    else:
+        numerator = (weights * dots).sum(dim=-1)
+        squared = (torch.bmm(weights, grams) * weights).sum(dim=-1)
     return numerator / squared.clamp_min(NORM_EPSILON**2).sqrt()
 
 

@@ -99,5 +99,5 @@ class Scan(UnitFeatures):
     def explain(self, images: Encoded, texts: Encoded) -> Mapping[str, Tensor]:
         contexts, queries = (images, texts) if self.direction == "t2i" else (texts, images)
         dots = torch.bmm(queries.local, contexts.local.mT)
-        weights = attention(dots, queries.mask.unsqueeze(1), contexts.mask, self.smoothing)
+        weights = attention(dots, queries.mask.unsqueeze(1), contexts.mask, self.smoothing).clone()
         return {"region_attention" if self.direction == "t2i" else "word_attention": weights}

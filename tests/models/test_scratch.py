@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from camp.models import scratch as scratch_module
+from camp.models.bfan import Bfan
 from camp.models.camp_official import CampOfficial
 from camp.models.camp_paper import CampPaper
 from camp.models.encoded import Encoded
 from camp.models.matcher import Matcher
+from camp.models.scan import Scan
 from camp.models.scratch import may_overwrite, scratch
 from camp.models.tiles import score_matrix
 
@@ -39,6 +41,9 @@ def encoded(model: Matcher) -> tuple[Encoded, Encoded]:
         lambda: CampPaper(**SIZES, affinity_dim=4, gates=False),
         lambda: CampPaper(**SIZES, affinity_dim=4, fusion="product", gates=False, aggregation="mean"),
         lambda: CampOfficial(**SIZES),
+        lambda: Scan(**SIZES),
+        lambda: Scan(**SIZES, direction="i2t", pooling="lse"),
+        lambda: Bfan(**SIZES),
     ],
 )
 def test_scores_are_those_that_autograd_sees(
