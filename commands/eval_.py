@@ -87,11 +87,10 @@ def _measure(run: Path, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(matrix: Any, owners: Any, run: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    from ..evaluation.cross_rank import cross_rank_histogram
     from ..evaluation.recall import evaluate
 
     metrics = evaluate(matrix, owners, folds=given["folds"], bootstrap=given["bootstrap"], seed=given["seed"])
-    from ..evaluation.cross_rank import cross_rank_histogram
-
     metrics["cross_ranks"] = cross_rank_histogram(matrix, owners)
     if run is not None and (labels := _labels(matrix, run, given)):
         metrics["labels"] = labels
