@@ -18,7 +18,15 @@ KEPT_BYTES = 64 << 20  # more than a tile needs; what is larger is not kept
 CPU_ROWS = 512  # measured: d-wide rows that stay in the cache and still fill a matrix product
 GPU_ROWS = 64 << 10
 
-_kept = local()
+
+class _Kept(local):
+    """What a thread has been handed so far."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[tuple[str, torch.dtype], Tensor] = {}
+
+
+_kept = _Kept()
 
 
 def scratch(name: str, shape: tuple[int, ...], *, like: Tensor) -> Tensor:
@@ -26,7 +34,7 @@ def scratch(name: str, shape: tuple[int, ...], *, like: Tensor) -> Tensor:
     count = prod(shape)
     if like.device.type != "cpu" or count * like.element_size() > KEPT_BYTES:
         return like.new_empty(shape)
-    buffers: dict[tuple[str, torch.dtype], Tensor] = _kept.__dict__
+    buffers = _kept.buffers
     found = buffers.get((name, like.dtype))
     if found is None or len(found) < count:
         with torch.inference_mode(False):  # a tensor born in inference mode could not be written outside it

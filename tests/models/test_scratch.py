@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from camp.models.scan import Scan
 from camp.models.scratch import may_overwrite, scratch
 from camp.models.tiles import score_matrix
 
-SIZES = {"vocab_size": 20, "region_dim": 6, "word_dim": 5, "dim": 8}
+SIZES: dict[str, Any] = {"vocab_size": 20, "region_dim": 6, "word_dim": 5, "dim": 8}
 
 
 def encoded(model: Matcher) -> tuple[Encoded, Encoded]:
