@@ -107,6 +107,7 @@ class OfficialSide(nn.Module):
         if not may_overwrite(fused):
             return self.pool(fused)
         layer, _, out = self.pool
+        assert isinstance(layer, nn.Linear)
         hidden = scratch("hidden", fused.shape, like=fused)
         rows = fused.view(-1, self.dim)
         torch.addmm(layer.bias, rows, layer.weight.mT, out=hidden.view(-1, self.dim)).relu_()
