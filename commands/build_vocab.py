@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from .executor_options import EXECUTORS, choose_executor, cluster_options
 from .options import FILE, debug_option, json_option, print_json, say
 from .vocab_output import (
     VOCAB_FORMATS,
@@ -20,6 +22,7 @@ from .vocab_output import (
 )
 
 if TYPE_CHECKING:
+    from ..pipeline.extract_events import Executor
     from ..vocab.vocabulary import Vocabulary
 
 _EXPORT = click.Tuple([click.Choice(VOCAB_FORMATS), FILE])
@@ -52,6 +55,10 @@ _EXPORT = click.Tuple([click.Choice(VOCAB_FORMATS), FILE])
 @click.option(
     "--workers", type=click.IntRange(min=1), help="Processes [default: all cores when it takes long]."
 )
+@click.option(
+    "--executor", type=EXECUTORS, help="Resumable, on this machine or a cluster [default: neither]."
+)
+@cluster_options
 @click.option("--download", is_flag=True, help="First fetch NLTK's punkt_tab data.")
 @json_option
 @debug_option
@@ -70,8 +77,10 @@ def command(
     max_words: int | None,
     exports: tuple[tuple[str, Path], ...],
     workers: int | None,
+    executor: str | None,
     download: bool,
     as_json: bool,
+    **cluster: Any,
 ) -> None:
     """Count the words of captions and keep the frequent ones.
 
@@ -94,6 +103,7 @@ def command(
         ("--out", out, False),
         ("--splits", splits, True),
         ("--max-words", max_words, True),
+        ("--executor", executor, True),
     ):
         if given is not None and on_dataset != wanted:
             raise click.UsageError(f"{option} is for {'a data set' if wanted else 'caption files'}")
@@ -102,7 +112,8 @@ def command(
     say_tokenizer(opened)
     counting = {"tokenizer": opened, "min_count": min_count, "max_size": max_size, "workers": workers}
     if on_dataset:
-        path, vocabulary, report = _from_dataset(sources[0], name, splits, max_words, counting)
+        chosen = None if executor is None else choose_executor(executor, cluster)
+        path, vocabulary, report = _from_dataset(sources[0], name, splits, max_words, chosen, counting)
     else:
         path, vocabulary, report = _from_files(sources, out or Path(f"{name or 'vocab'}.json"), counting)
     matrix = None
@@ -129,9 +140,15 @@ def _check_before_counting(
 
 
 def _from_dataset(
-    root: Path, name: str | None, splits: str | None, max_words: int | None, counting: dict[str, Any]
+    root: Path,
+    name: str | None,
+    splits: str | None,
+    max_words: int | None,
+    executor: Executor | None,
+    counting: dict[str, Any],
 ) -> tuple[Path, Vocabulary, dict[str, Any]]:
     from ..manifests.dataset import Dataset
+    from ..pipeline.caption_job import count_on
     from ..progress import terminal_progress
     from ..vocab.building import build_vocabulary, default_splits
     from ..vocab.shelf import DEFAULT_NAME, check_name
@@ -142,10 +159,21 @@ def _from_dataset(
     dataset.check_splits(chosen)
     if "test" in chosen:
         say("warning: words of the test captions are counted in, so results on test will flatter the model")
-    vocabulary = build_vocabulary(dataset, splits=chosen, progress=terminal_progress, **counting)
+    workers, count = counting["workers"], None
+    if executor is not None:
+        count = partial(
+            count_on,
+            executor,
+            dataset,
+            tokenizer=counting["tokenizer"],
+            workers=workers,
+            progress=terminal_progress,
+            say=say,
+        )
+    vocabulary = build_vocabulary(dataset, splits=chosen, progress=terminal_progress, count=count, **counting)
     path = dataset.vocab_file(name)
     report = save_and_report(path, vocabulary)
-    report["tokens"] = write_tokens(dataset, name, max_words=max_words, workers=counting["workers"])
+    report["tokens"] = write_tokens(dataset, name, max_words=max_words, workers=workers, executor=executor)
     return path, vocabulary, report
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import EXIT_INCOMPLETE
+from .executor_options import EXECUTORS, choose_executor, cluster_options, setting
 from .options import DATASET, debug_option, json_option, print_json, say
 
 if TYPE_CHECKING:
@@ -88,13 +88,9 @@ _SHOWN_REASONS = 10
     "--decoders", type=click.IntRange(min=1), default=2, show_default=True, help="Decoding threads."
 )
 @click.option("--splits", metavar="train,val", help="Only these splits [default: all].")
-@click.option("--executor", type=click.Choice(["local", "ray", "slurm"]), default="local", show_default=True)
-@click.option("--ray-address", default="auto", show_default=True, help="A Ray cluster's address, or 'local'.")
+@click.option("--executor", type=EXECUTORS, default="local", show_default=True)
+@cluster_options
 @click.option("--gpus-per-worker", type=float, help="Ray, Slurm [default: 1 where GPUs are used].")
-@click.option("--memory-per-worker", metavar="GB", type=float, help="Ray, Slurm: what a worker asks for.")
-@click.option("--partition", help="Slurm: where to run.")
-@click.option("--time", "minutes", type=int, default=1440, show_default=True, help="Slurm: minutes per task.")
-@click.option("--sbatch", multiple=True, metavar="KEY=VALUE", help="Slurm: more options, e.g. account=me.")
 @click.option("--print-sbatch", is_flag=True, help="Slurm: print an array script instead of submitting.")
 @click.option("--workers", type=click.IntRange(min=1), help="How many [default: one per GPU, else per core].")
 @click.option("--retry-failed", is_flag=True, help="Do failed images again; their shards are rewritten.")
@@ -126,7 +122,10 @@ def command(
     from ..pipeline.extract_estimate import estimate_extraction
     from ..pipeline.extract_job import extract_features
 
-    chosen = _executor(executor, given)
+    gpus = given.pop("gpus_per_worker")
+    if gpus is None and given["device"] == "cuda":
+        gpus = 1
+    chosen = choose_executor(executor, given, gpus=gpus)
     options = _options(given)
     dataset = _dataset(location, out, dry_run=dry_run)
     wanted = None if splits is None else [split.strip() for split in splits.split(",") if split.strip()]
@@ -153,29 +152,6 @@ def command(
     return 0 if summary.complete else EXIT_INCOMPLETE
 
 
-def _executor(name: str, given: dict[str, Any]) -> LocalExecutor | RayExecutor | SlurmExecutor:
-    from ..pipeline.executor_local import LocalExecutor
-    from ..pipeline.executor_ray import RayExecutor
-    from ..pipeline.executor_slurm import SlurmExecutor
-
-    gigabytes = given.pop("memory_per_worker")
-    memory = None if gigabytes is None else int(gigabytes * 1e9)
-    address, gpus = given.pop("ray_address"), given.pop("gpus_per_worker")
-    partition, minutes = given.pop("partition"), given.pop("minutes")
-    parameters = dict(_setting(text, option="--sbatch") for text in given.pop("sbatch"))
-    if name == "ray":
-        return RayExecutor(address=address, gpus_per_worker=gpus or 1.0, memory_per_worker=memory)
-    if name == "slurm":
-        return SlurmExecutor(
-            partition=partition,
-            minutes=minutes,
-            memory_per_worker=memory,
-            gpus_per_worker=int(gpus if gpus is not None else given["device"] == "cuda"),
-            parameters=parameters,
-        )
-    return LocalExecutor()
-
-
 def _options(given: dict[str, Any]) -> ExtractOptions:
     from ..errors import InputError
     from ..extractors.extractor import RegionPolicy
@@ -196,7 +172,7 @@ def _options(given: dict[str, Any]) -> ExtractOptions:
         with_labels=given.pop("labels"),
         with_both_boxes=given.pop("both_boxes"),
     )
-    settings = dict(_setting(text) for text in given.pop("settings"))
+    settings = dict(setting(text, option="--set") for text in given.pop("settings"))
     for key in ("min_size", "max_size"):
         value = given.pop(key)
         if value is not None:
@@ -235,19 +211,6 @@ def _print_sbatch(
     )
     click.echo(script, nl=False)
     return 0
-
-
-def _setting(text: str, *, option: str = "--set") -> tuple[str, Any]:
-    """KEY=VALUE -> (key, value); the value as JSON where it is, else as text."""
-    from ..errors import InputError
-
-    key, equals, value = text.partition("=")
-    if not (key and equals):
-        raise InputError(f"{option} {text!r}: expected KEY=VALUE")
-    try:
-        return key.replace("-", "_"), json.loads(value)
-    except ValueError:
-        return key.replace("-", "_"), value
 
 
 def _dataset(location: str, out: Path | None, *, dry_run: bool) -> Dataset:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from ..manifests.dataset import Dataset
+    from ..pipeline.extract_events import Executor
     from ..vocab.tokenizer import Tokenizer
     from ..vocab.vectors import WordVectors
     from ..vocab.vocabulary import Vocabulary
@@ -95,15 +96,28 @@ def save_and_report(path: Path, vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def write_tokens(
-    dataset: Dataset, name: str, *, max_words: int | None, workers: int | None
+    dataset: Dataset,
+    name: str,
+    *,
+    max_words: int | None,
+    workers: int | None,
+    executor: Executor | None = None,
 ) -> dict[str, Any]:
     """Token ids of every split -> facts per split."""
+    from ..pipeline.caption_job import encode_on
     from ..pipeline.tokens import tokenize_dataset
     from ..pipeline.vocab_report import token_facts
     from ..progress import terminal_progress
 
     written = tokenize_dataset(
-        dataset, vocab=name, max_words=max_words, workers=workers, progress=terminal_progress
+        dataset,
+        vocab=name,
+        max_words=max_words,
+        workers=workers,
+        progress=terminal_progress,
+        encode=None
+        if executor is None
+        else encode_on(executor, dataset, workers=workers, progress=terminal_progress, say=say),
     )
     return {split: {**token_facts(facts), "written": new} for split, (facts, new) in written.items()}
 

@@ -19,8 +19,8 @@ from typing import IO, Any
 
 from .. import errors
 from ..errors import CampError, StorageError
-from .extract_events import Emit, Event, Job, Ready
-from .extract_options import ExtractOptions, cores
+from .extract_events import Emit, Event, Job, Options, Ready
+from .extract_options import cores
 from .plan import Unit
 from .unit_queue import UnitQueue
 
@@ -103,7 +103,7 @@ class LocalExecutor:
             pool.close()
 
 
-def default_workers(options: ExtractOptions) -> int:
+def default_workers(options: Options) -> int:
     """One a GPU; without GPUs as many as cores and memory carry."""
     gpus = _visible_gpus(options)
     if gpus:
@@ -123,7 +123,7 @@ def describe_local(job: Job) -> Ready:
                     raise _as_error(message)
                 return _as_ready(worker, message)
     except EOFError:
-        raise CampError(f"the extractor cannot be started: {worker.cause_of_death()}") from None
+        raise CampError(f"no worker can be started: {worker.cause_of_death()}") from None
     finally:
         worker.stop()
 
@@ -152,7 +152,7 @@ def probe_local(job: Job, unit: Unit) -> Probe:
                     raise _as_error(message)
                 told.update(message)
     except EOFError:
-        raise CampError(f"the extractor cannot be started: {worker.cause_of_death()}") from None
+        raise CampError(f"no worker can be started: {worker.cause_of_death()}") from None
     finally:
         worker.stop()
     fields = ("device", "description", "images", "failed", "seconds", "peak_memory")
@@ -287,7 +287,7 @@ class _Pool:
         if not worker.ready:
             self._start_failures += 1
             if self._start_failures >= MAX_START_FAILURES:
-                raise CampError(f"the extractor cannot be started: {reason}")
+                raise CampError(f"no worker can be started: {reason}")
         elif worker.shard is not None:
             assert self._queue is not None
             if self._queue.lose(worker.name, worker.shard, reason, suspect=worker.suspect):
@@ -367,7 +367,7 @@ def _as_error(message: dict[str, Any]) -> CampError:
     return error
 
 
-def _visible_gpus(options: ExtractOptions) -> list[str]:
+def _visible_gpus(options: Options) -> list[str]:
     """GPUs a worker could be given, without loading torch to find them."""
     if options.device == "cpu":
         return []

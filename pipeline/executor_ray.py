@@ -17,9 +17,9 @@ from ..errors import CampError, InputError, MissingPackageError, StorageError
 from .executor_local import MAX_START_FAILURES, MAX_STORAGE_ERRORS
 from .extract_events import Emit, Event, Job, Ready
 from .extract_state import read_suspect, write_suspect
-from .extract_worker import ExtractWorker
+from .job_worker import build_worker, job_folder
 from .plan import Unit
-from .remote_dataset import open_dataset, worker_scratch
+from .remote_dataset import open_dataset
 from .unit_queue import UnitQueue
 from .worker_process import MAX_HANGING, error_event, limit_threads, peak_memory
 
@@ -35,9 +35,7 @@ class ExtractActor:
         self._images = self._failed = 0
         self._error: dict[str, Any] | None = None
         try:
-            dataset = open_dataset(self._job.dataset, scratch=worker_scratch(self._job.scratch))
-            self._folder = dataset.features_folder(self._job.name)
-            self._worker = ExtractWorker(dataset, name=self._job.name, options=self._job.options)
+            self._worker = build_worker(self._job)
             limit_threads(self._job.options.threads)
         except Exception as error:
             self._error = error_event(error, fatal=True)
@@ -64,7 +62,7 @@ class ExtractActor:
 
         def announce(event: Any) -> None:
             if event["event"] == "at":
-                write_suspect(self._folder, shard, event["image"])
+                write_suspect(self._worker.folder, shard, event["image"])
             else:
                 self._images += event["images"]
                 self._failed += event["failed"]
@@ -179,7 +177,7 @@ class _Pool:
         self._resized = 0.0
         # Behind a URL actors and driver share no folder: no image can be blamed, only the whole unit.
         remote = "://" in job.dataset
-        self._folder = None if remote else open_dataset(job.dataset).features_folder(job.name)
+        self._folder = None if remote else job_folder(job, open_dataset(job.dataset))
         self._class = ray.remote(concurrency_groups={"progress": 1})(ExtractActor)
 
     def run(self) -> None:
@@ -304,7 +302,7 @@ class _Pool:
             if not actor.node:
                 self._start_failures += 1
                 if self._start_failures >= MAX_START_FAILURES:
-                    raise CampError(f"the extractor cannot be started: {reason}")
+                    raise CampError(f"no worker can be started: {reason}")
             return
         assert self._queue is not None
         if not node_lives:

@@ -21,6 +21,7 @@ from ..manifests.dataset import Dataset
 from .executor_local import describe_local
 from .extract_events import Emit, Event, Job, Ready
 from .extract_state import control_folder, finished_units
+from .job_worker import job_folder
 from .plan import Unit
 from .slurm_task import read_status, read_tasks, run_task, write_job
 from .unit_queue import UnitQueue
@@ -277,7 +278,7 @@ def _shared_folder(job: Job) -> Path:
             f"{job.dataset}: the Slurm executor needs a data set on a file system that all nodes share; "
             "image roots may be URLs"
         )
-    return Dataset.open(job.dataset).features_folder(job.name)
+    return job_folder(job, Dataset.open(job.dataset))
 
 
 def _logs(folder: Path) -> Path:

@@ -6,8 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .caption_options import CaptionOptions
 from .extract_options import ExtractOptions
 from .unit_queue import UnitQueue
+
+Options = ExtractOptions | CaptionOptions
+OPTIONS: dict[str, type[Options]] = {kind.kind: kind for kind in (ExtractOptions, CaptionOptions)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +20,7 @@ class Job:
 
     dataset: str
     name: str
-    options: ExtractOptions
+    options: Options
     retry: bool = False  # of units that are done, do the failed images again
     units: int = 1  # how many there are at most
     scratch: str | None = None  # where shards of a remote data set are prepared, on the driver's machine
@@ -25,6 +29,7 @@ class Job:
         return {
             "dataset": self.dataset,
             "name": self.name,
+            "kind": self.options.kind,
             "options": self.options.to_json(),
             "retry": self.retry,
             "units": self.units,
@@ -33,7 +38,8 @@ class Job:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Job:
-        return cls(**{**value, "options": ExtractOptions.from_json(value["options"])})
+        fields = {name: field for name, field in value.items() if name != "kind"}
+        return cls(**{**fields, "options": OPTIONS[value["kind"]].from_json(value["options"])})
 
 
 @dataclass(frozen=True, kw_only=True)

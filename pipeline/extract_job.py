@@ -18,11 +18,11 @@ from .extract_setup import provenance
 from .extract_state import (
     ExtractState,
     FinishedUnit,
+    begin_extraction,
     check_same_request,
     control_folder,
     finished_units,
     read_state,
-    write_state,
 )
 from .feature_index import FeatureIndex, finalize
 from .folder_lock import folder_lock
@@ -281,7 +281,7 @@ class _Extraction:
                 description=ready.description,
                 fingerprint=ready.fingerprint,
             )
-            write_state(
+            begin_extraction(
                 self.folder,
                 self._state,
                 spec=self.options.feature_spec(ready.description),
@@ -328,6 +328,7 @@ class _Extraction:
 
 def record_quarantined(dataset: Dataset, job: Job, state: ExtractState, queue: UnitQueue) -> dict[str, str]:
     """Units that were given up -> shards in which every image failed, unless there is an earlier shard."""
+    assert isinstance(job.options, ExtractOptions)
     folder = dataset.features_folder(job.name)
     for unit, reason in queue.quarantined.values():
         if finished_units(folder, [unit], fingerprint=state.fingerprint):

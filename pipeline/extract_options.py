@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import InputError
 from ..extractors.build import find_module
@@ -25,6 +25,7 @@ _BUILDER = "camp.extractors.build:build_extractor"
 class ExtractOptions:
     """How features are made. Paths are absolute, so that any process on any machine can use them."""
 
+    kind: ClassVar[str] = "features"
     model: str = DEFAULT_MODEL
     weights: str | None = None  # a file, a URL or a name the model knows
     sha256: str | None = None
@@ -59,6 +60,11 @@ class ExtractOptions:
             raise InputError(
                 f"{self.policy.min_regions} to {self.policy.max_regions} regions; expected 1 <= MIN <= MAX"
             )
+
+    @property
+    def maker(self) -> str:
+        """What must be the same on every machine, for messages."""
+        return repr(self.model)
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "settings": dict(self.settings)}

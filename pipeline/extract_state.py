@@ -47,16 +47,20 @@ def read_state(folder: Path) -> ExtractState | None:
         return None
 
 
-def write_state(
+def write_state(folder: Path, state: ExtractState) -> None:
+    write_sealed(control_folder(folder) / STATE_FILE, state.to_json())
+
+
+def begin_extraction(
     folder: Path, state: ExtractState, *, spec: FeatureSpec, provenance: Mapping[str, Any]
 ) -> None:
-    """Begin an extraction, unless the folder holds features of another kind."""
+    """Write the state, unless the folder holds features of another kind."""
     check_compatible(folder, spec=spec, provenance=provenance)
     for part, file in NAME_FILES.items():
         names = state.description[part]
         if names is not None:
             write_atomic(folder / file, "".join(f"{name}\n" for name in names).encode())
-    write_sealed(control_folder(folder) / STATE_FILE, state.to_json())
+    write_state(folder, state)
 
 
 def check_same_request(folder: Path, state: ExtractState, identity: Mapping[str, Any]) -> None:

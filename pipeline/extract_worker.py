@@ -7,8 +7,8 @@ those of one prepared shape go through the network together. What arrives first 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from .decode_ahead import DecodeAhead, OverTimeError
 from .extract_options import ExtractOptions
 from .extract_setup import build_from_options, choose_device, describe, features_fingerprint, provenance
 from .feature_index import finished_marker
+from .job_worker import Announce, UnitStats, no_announce
 from .plan import Unit, unit_images
 from .remote_dataset import mirror_of
 from .shard_reader import Shard
@@ -30,27 +31,6 @@ from .shard_writer import ShardWriter
 WINDOW_BATCHES = 4  # a window is so many batches of images, and as many again are decoded ahead
 PROBE_IMAGES = 64
 PROBE_SECONDS = 5.0
-
-Announce = Callable[[Mapping[str, Any]], None]
-
-
-def _no_announce(event: Mapping[str, Any]) -> None:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class UnitStats:
-    """What one unit gave."""
-
-    shard: str
-    images: int  # with features
-    failed: int
-    bytes: int
-    seconds: float
-    wait_seconds: float  # spent waiting for decoded images
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +45,7 @@ class ExtractWorker:
     def __init__(self, dataset: Dataset, *, name: str, options: ExtractOptions) -> None:
         self.options = options
         self._dataset = dataset
-        self._folder = dataset.features_folder(name)
+        self.folder = dataset.features_folder(name)
         self._mirror = mirror_of(dataset, name)
         self._waited = 0.0
         self.device = choose_device(options.device)
@@ -95,7 +75,7 @@ class ExtractWorker:
         careful: bool = False,
         skip: Mapping[int, str] | None = None,
         retry: bool = False,
-        announce: Announce = _no_announce,
+        announce: Announce = no_announce,
     ) -> UnitStats:
         """A unit -> its shard, committed. Doing it twice is harmless: the bytes are the same.
 
@@ -111,7 +91,7 @@ class ExtractWorker:
         self._waited = 0.0
         made = (self._one_by_one if careful else self._in_windows)(todo, skip or {}, announce)
         with ShardWriter(
-            self._folder,
+            self.folder,
             shard=unit.shard,
             spec=self._spec,
             fingerprint=expected,
@@ -128,7 +108,7 @@ class ExtractWorker:
                     writer.fail(row.image_id, reason)
                     announce({"event": "progress", "images": 0, "failed": 1})
             # Somebody else may have done a straggler's unit meanwhile: its marker vouches for the same bytes.
-            done = None if retry else finished_marker(self._folder, unit.shard, expected)
+            done = None if retry else finished_marker(self.folder, unit.shard, expected)
             size = (done or writer.commit())["bytes"]
         self._mirror.push(unit.shard)
         return UnitStats(
@@ -143,12 +123,12 @@ class ExtractWorker:
     def probe(self, unit: Unit) -> dict[str, Any]:
         """Time the first images of a unit, without writing anything; the very first only warms up."""
         rows = unit_images(self._dataset, unit)[:PROBE_IMAGES]
-        list(self._in_windows(rows[:1], {}, _no_announce))
+        list(self._in_windows(rows[:1], {}, no_announce))
         images = failed = 0
         start = time.perf_counter()
         while images < len(rows) and time.perf_counter() - start < PROBE_SECONDS:
             batch = rows[images : images + self.options.batch]
-            made = list(self._in_windows(batch, {}, _no_announce))
+            made = list(self._in_windows(batch, {}, no_announce))
             images += len(batch)
             failed += sum(isinstance(regions, CampError) for regions in made)
         return {"images": images, "failed": failed, "seconds": time.perf_counter() - start}
@@ -156,10 +136,10 @@ class ExtractWorker:
     def _finished_rows(self, unit: Unit, expected: str) -> dict[int, dict[str, npt.NDArray[Any]]]:
         """Image id -> its stored row, where the unit has been done before."""
         self._mirror.fetch(unit.shard)
-        marker = finished_marker(self._folder, unit.shard, expected)
+        marker = finished_marker(self.folder, unit.shard, expected)
         if marker is None:
             return {}
-        shard = Shard(self._folder, marker, spec=self._spec)
+        shard = Shard(self.folder, marker, spec=self._spec)
         columns = {column.name: shard.column(column.name) for column in self._spec.layout()}
         return {
             image_id: {name: values[row : row + 1] for name, values in columns.items()}

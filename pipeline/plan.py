@@ -106,7 +106,7 @@ def plan_units(dataset: Dataset, *, shard_size: int, splits: Sequence[str] | Non
                 )
             )
 
-        for first_row, batch in _batches(dataset, generation, ["split", *_IDENTITY_COLUMNS]):
+        for first_row, batch in generation_batches(dataset, generation, ["split", *_IDENTITY_COLUMNS]):
             names = batch.column("split").dictionary_encode()
             codes = names.indices.to_numpy()
             texts = _identity(batch)
@@ -133,7 +133,7 @@ def plan_units(dataset: Dataset, *, shard_size: int, splits: Sequence[str] | Non
 def unit_images(dataset: Dataset, unit: Unit) -> list[ImageRow]:
     """A unit -> its images in the order of the manifest; only the row groups they lie in are read."""
     rows: list[ImageRow] = []
-    for first_row, batch in _batches(
+    for first_row, batch in generation_batches(
         dataset, unit.generation, IMAGES_SCHEMA.names, first=unit.first_row, last=unit.last_row
     ):
         start = max(unit.first_row - first_row, 0)
@@ -148,11 +148,17 @@ def unit_images(dataset: Dataset, unit: Unit) -> list[ImageRow]:
     return rows
 
 
-def _batches(
-    dataset: Dataset, generation: int, columns: Sequence[str], *, first: int = 0, last: int | None = None
+def generation_batches(
+    dataset: Dataset,
+    generation: int,
+    columns: Sequence[str],
+    *,
+    part: str = "images",
+    first: int = 0,
+    last: int | None = None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """A generation's images -> (number of the first row, batch), of the row groups that hold first..last."""
-    path = dataset.root / dataset.generations[generation]["images"]["file"]
+    """A generation's images or captions -> (number of the first row, batch) of what holds first..last."""
+    path = dataset.root / dataset.generations[generation][part]["file"]
     try:
         with pq.ParquetFile(path) as file:
             start = 0

@@ -27,6 +27,7 @@ from ..manifests.dataset import Dataset
 from .executor_local import LocalExecutor
 from .extract_events import Event, Job, Ready
 from .extract_job import extract_features, record_quarantined
+from .extract_options import ExtractOptions
 from .extract_state import control_folder, finished_units, read_state
 from .folder_lock import folder_lock
 from .plan import Unit
@@ -116,7 +117,8 @@ class _Task:
         self._queue = UnitQueue(mine)
         workers = max(1, len(_assigned_gpus()))
         LocalExecutor().run(self._job, queue=self._check, workers=workers, emit=self._tell)
-        record_quarantined(Dataset.open(self._job.dataset), self._job, self._state, self._queue)
+        if isinstance(self._job.options, ExtractOptions):  # a caption cannot be left out
+            record_quarantined(Dataset.open(self._job.dataset), self._job, self._state, self._queue)
         self._write_status("")
         return self._queue.done
 
@@ -124,8 +126,8 @@ class _Task:
         assert self._queue is not None
         if ready.fingerprint != self._state.fingerprint:
             raise MismatchError(
-                f"{self._folder}: this node has another version of {self._job.options.model!r} than the one "
-                "that began the extraction; install the same release everywhere"
+                f"{self._folder}: this node has another version of {self._job.options.maker} than the one "
+                "that began; install the same release everywhere"
             )
         return self._queue
 
@@ -177,6 +179,7 @@ def finish(folder: Path) -> int:
     """All shards are there -> the index. The exit code says whether images failed."""
     description = json.loads((control_folder(folder) / JOB_FILE).read_bytes())
     job = Job.from_json(description["job"])
+    assert isinstance(job.options, ExtractOptions)
     splits = sorted({unit.split for unit in read_units(folder)})
     summary = extract_features(
         Dataset.open(job.dataset), name=job.name, options=job.options, splits=splits, executor=_Nobody()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from ..manifests.dataset import Dataset
 from ..progress import ProgressFactory, no_progress
 from ..schema import TOKENS_VERSION
 from ..vocab.counting import table_chunks
-from ..vocab.encoding import encode_captions
+from ..vocab.encoding import EncodedCaptions, encode_captions, join_encoded
 from ..vocab.shelf import open_vocabulary
 from ..vocab.tokenizer import recorded_tokenizer
 from ..vocab.vocabulary import Vocabulary
@@ -62,6 +62,29 @@ class TokenMetadata:
         return self.unknown / self.words if self.words else 0.0
 
 
+@dataclass(frozen=True)
+class SplitTokens:
+    """The captions of a split in their order, encoded."""
+
+    caption_ids: npt.NDArray[np.int64]  # (captions,)
+    image_ids: npt.NDArray[np.int64]  # (captions,)
+    encoded: EncodedCaptions
+
+
+def join_tokens(parts: Sequence[SplitTokens]) -> SplitTokens:
+    """Captions of several parts, one after another."""
+    nothing = np.empty(0, np.int64)
+    return SplitTokens(
+        np.concatenate([nothing, *(part.caption_ids for part in parts)]),
+        np.concatenate([nothing, *(part.image_ids for part in parts)]),
+        join_encoded(part.encoded for part in parts),
+    )
+
+
+Encode = Callable[[Sequence[str], str, int | None], Iterator[tuple[str, SplitTokens]]]
+"""(splits, vocabulary's name, max_words) -> each split with its tokens."""
+
+
 def tokenize_dataset(
     dataset: Dataset,
     *,
@@ -69,17 +92,18 @@ def tokenize_dataset(
     max_words: int | None = None,
     workers: int | None = 1,
     progress: ProgressFactory = no_progress,
+    encode: Encode | None = None,
 ) -> dict[str, tuple[TokenMetadata, bool]]:
     """Write the tokens of every split -> what each file holds, and whether it was written now.
 
     A file whose vocabulary, data set and limit are the same is left as it is. max_words cuts captions to
-    their first words (start and end stay); how many were cut is counted.
+    their first words (start and end stay); how many were cut is counted. `encode` is who does the work, by
+    default this machine's cores; caption_job.encode_on gives it to an executor.
     """
     name, vocabulary = open_vocabulary(dataset, vocab)
-    result = {}
-    for split in dataset.splits:
-        path = tokens_file(dataset, name, split)
-        wanted = {
+    result: dict[str, tuple[TokenMetadata, bool]] = {}
+    wanted = {
+        split: {
             "schema_version": TOKENS_VERSION,
             "split": split,
             "dataset_fingerprint": dataset.fingerprint,
@@ -87,15 +111,18 @@ def tokenize_dataset(
             "vocab_fingerprint": vocabulary.fingerprint,
             "max_words": max_words,
         }
-        present = _read_if_current(path, wanted)
-        if present is None:
-            present = _write_split(
-                path, dataset, vocabulary, wanted=wanted, workers=workers, progress=progress
-            )
-            result[split] = (present, True)
-        else:
+        for split in dataset.splits
+    }
+    for split in dataset.splits:
+        present = _read_if_current(tokens_file(dataset, name, split), wanted[split])
+        if present is not None:
             result[split] = (present, False)
-    return result
+    stale = [split for split in dataset.splits if split not in result]
+    encode = encode or _encode_here(dataset, workers=workers, progress=progress)
+    for split, tokens in encode(stale, name, max_words) if stale else ():
+        path = tokens_file(dataset, name, split)
+        result[split] = (_write_split(path, tokens, vocabulary, wanted=wanted[split]), True)
+    return {split: result[split] for split in dataset.splits}
 
 
 def tokens_file(dataset: Dataset, vocab: str, split: str) -> Path:
@@ -110,44 +137,44 @@ def _read_if_current(path: Path, wanted: dict[str, Any]) -> TokenMetadata | None
     return TokenMetadata(**metadata) if wanted.items() <= metadata.items() else None
 
 
+def _encode_here(dataset: Dataset, *, workers: int | None, progress: ProgressFactory) -> Encode:
+    def encode(splits: Sequence[str], vocab: str, max_words: int | None) -> Iterator[tuple[str, SplitTokens]]:
+        _, vocabulary = open_vocabulary(dataset, vocab)
+        for split in splits:
+            captions = dataset.select_captions([split])
+            chunks = []
+            with progress(f"tokenizing {split}", captions.num_rows, "captions") as bar:
+                for chunk in encode_captions(
+                    table_chunks(captions), vocabulary=vocabulary, max_words=max_words, workers=workers
+                ):
+                    chunks.append(chunk)
+                    bar.advance(len(chunk.lengths))
+            ids = captions["caption_id"].to_numpy(), captions["image_id"].to_numpy()
+            yield split, SplitTokens(*ids, join_encoded(chunks))
+
+    return encode
+
+
 def _write_split(
-    path: Path,
-    dataset: Dataset,
-    vocabulary: Vocabulary,
-    *,
-    wanted: dict[str, Any],
-    workers: int | None,
-    progress: ProgressFactory,
+    path: Path, tokens: SplitTokens, vocabulary: Vocabulary, *, wanted: dict[str, Any]
 ) -> TokenMetadata:
-    captions = dataset.select_captions([wanted["split"]])
-    encoded = encode_captions(
-        table_chunks(captions), vocabulary=vocabulary, max_words=wanted["max_words"], workers=workers
-    )
-    chunks = []
-    with progress(f"tokenizing {wanted['split']}", captions.num_rows, "captions") as bar:
-        for chunk in encoded:
-            chunks.append(chunk)
-            bar.advance(len(chunk.lengths))
-    values = np.concatenate([chunk.values for chunk in chunks] or [np.empty(0, np.int32)])
-    lengths = np.concatenate([chunk.lengths for chunk in chunks] or [np.empty(0, np.int64)])
-    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])  # (captions + 1,)
-    caption_ids = captions["caption_id"].to_numpy()
-    image_ids = captions["image_id"].to_numpy()
+    encoded, caption_ids, image_ids = tokens.encoded, tokens.caption_ids, tokens.image_ids
+    offsets = np.concatenate([[0], np.cumsum(encoded.lengths, dtype=np.int64)])  # (captions + 1,)
     metadata = TokenMetadata(
         **wanted,
         tokenizer=vocabulary.tokenizer.as_run_here().record(),
-        captions=captions.num_rows,
-        words=sum(chunk.words for chunk in chunks),
-        unknown=sum(chunk.unknown for chunk in chunks),
-        longest=max((chunk.longest for chunk in chunks), default=0),
-        long_captions=sum(chunk.long_captions for chunk in chunks),
-        empty=sum(chunk.empty for chunk in chunks),
-        truncated=sum(chunk.truncated for chunk in chunks),
-        checksum=_checksum(caption_ids, image_ids, offsets, values),
+        captions=len(caption_ids),
+        words=encoded.words,
+        unknown=encoded.unknown,
+        longest=encoded.longest,
+        long_captions=encoded.long_captions,
+        empty=encoded.empty,
+        truncated=encoded.truncated,
+        checksum=_checksum(caption_ids, image_ids, offsets, encoded.values),
     )
     schema = TOKENS_SCHEMA.with_metadata({_METADATA_KEY: canonical_json(asdict(metadata))})
     ids = pa.LargeListArray.from_arrays(
-        pa.array(offsets), pa.array(values), type=TOKENS_SCHEMA.field("ids").type
+        pa.array(offsets), pa.array(encoded.values), type=TOKENS_SCHEMA.field("ids").type
     )
     batch = pa.record_batch([pa.array(caption_ids), pa.array(image_ids), ids], schema=schema)
     with atomic_writer(path) as stream, pa.ipc.new_file(stream, schema) as writer:

@@ -17,10 +17,10 @@ from queue import SimpleQueue
 from typing import Any, BinaryIO
 
 from ..errors import CampError, StorageError
-from .extract_options import ExtractOptions
+from .extract_events import Job
 from .extract_worker import ExtractWorker
+from .job_worker import build_worker
 from .plan import Unit
-from .remote_dataset import open_dataset, worker_scratch
 
 MAX_HANGING = 8  # threads lost to endless decodes before a fresh process is better
 
@@ -31,15 +31,10 @@ def main() -> int:
     send = _Sender(_private_stdout())
     messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
     threading.Thread(target=_listen, args=(messages,), name="driver", daemon=True).start()
-    job = messages.get()
-    options = ExtractOptions.from_json(job["options"])
+    job = Job.from_json(messages.get())
     try:
-        worker = ExtractWorker(
-            open_dataset(job["dataset"], scratch=worker_scratch(job["scratch"])),
-            name=job["name"],
-            options=options,
-        )
-        limit_threads(options.threads)
+        worker = build_worker(job)
+        limit_threads(job.options.threads)
     except Exception as error:
         send(error_event(error, fatal=True))
         return 1
@@ -54,6 +49,7 @@ def main() -> int:
     while worker.hanging < MAX_HANGING:
         message = messages.get()
         if "probe" in message:
+            assert isinstance(worker, ExtractWorker)
             send({"event": "probe", **worker.probe(Unit(**message["probe"])), "peak_memory": peak_memory()})
             continue
         unit = Unit(**message["unit"])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..errors import InputError
 from ..files import checksum_file
 from ..manifests.dataset import Dataset
 from ..progress import ProgressFactory, no_progress
-from .counting import check_caption_file, count_tokens, file_chunks, table_chunks
+from .counting import TokenCounts, check_caption_file, count_tokens, file_chunks, table_chunks
 from .tokenizer import Tokenizer
 from .vocabulary import Vocabulary, vocabulary_from_counts
 
@@ -38,19 +38,22 @@ def build_vocabulary(
     max_size: int | None = None,
     workers: int | None = 1,
     progress: ProgressFactory = no_progress,
+    count: Callable[[Sequence[str]], TokenCounts] | None = None,
 ) -> Vocabulary:
-    """The captions of some splits (default: train and val) -> a vocabulary."""
+    """The captions of some splits (default: train and val) -> a vocabulary.
+
+    `count` counts the words of some splits, by default on this machine's cores.
+    """
     splits = default_splits(dataset) if splits is None else list(splits)
-    captions = dataset.select_captions(splits)
-    if captions.num_rows == 0:
+    dataset.check_splits(splits)
+    captions = sum(dataset.counts[split]["captions"] for split in splits)
+    if captions == 0:
         raise InputError(f"{dataset.root}: no captions in {', '.join(splits)}; a vocabulary needs some")
-    counts = count_tokens(
-        table_chunks(captions),
-        tokenizer=tokenizer,
-        total=captions.num_rows,
-        workers=workers,
-        progress=progress,
-    )
+    if count is None:
+        chunks = table_chunks(dataset.select_captions(splits))
+        counts = count_tokens(chunks, tokenizer=tokenizer, total=captions, workers=workers, progress=progress)
+    else:
+        counts = count(splits)
     return vocabulary_from_counts(
         counts,
         tokenizer=tokenizer,

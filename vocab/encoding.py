@@ -33,6 +33,21 @@ class EncodedCaptions:
     truncated: int  # cut to max_words
 
 
+def join_encoded(parts: Iterable[EncodedCaptions]) -> EncodedCaptions:
+    """Captions of several parts, one after another."""
+    found = list(parts)
+    return EncodedCaptions(
+        values=np.concatenate([np.empty(0, np.int32), *(part.values for part in found)]),
+        lengths=np.concatenate([np.empty(0, np.int64), *(part.lengths for part in found)]),
+        words=sum(part.words for part in found),
+        unknown=sum(part.unknown for part in found),
+        longest=max((part.longest for part in found), default=0),
+        long_captions=sum(part.long_captions for part in found),
+        empty=sum(part.empty for part in found),
+        truncated=sum(part.truncated for part in found),
+    )
+
+
 class _Index(dict[str, int]):
     """Word -> id, where what is missing is the unknown word."""
 

@@ -13,11 +13,15 @@ import pytest
 
 from camp.errors import CampError, InputError
 from camp.manifests.dataset import Dataset
+from camp.pipeline.caption_job import count_on, encode_on
 from camp.pipeline.executor_ray import RayExecutor
 from camp.pipeline.extract_events import Event
 from camp.pipeline.extract_job import extract_features
 from camp.pipeline.extract_options import ExtractOptions
 from camp.pipeline.live_view import SilentView
+from camp.pipeline.tokens import tokenize_dataset, tokens_file
+from camp.vocab.building import build_vocabulary
+from camp.vocab.tokenizer import open_tokenizer
 
 ray: Any = pytest.importorskip("ray", reason="the package 'ray' is not installed")
 
@@ -189,3 +193,27 @@ def test_no_cluster_is_a_sentence_too(
     dataset = make_photographs({"train": 2})
     with pytest.raises(InputError, match=r"--ray-address auto: .*running Ray instance\.\); start one with"):
         extract_features(dataset, name="fake", options=fake_options, executor=RayExecutor())
+
+
+def test_captions_are_counted_and_encoded_as_in_one_process(
+    cluster: Cluster, make_dataset: Callable[..., Dataset]
+) -> None:
+    dataset = make_dataset({"train": 20, "val": 7})
+    tokenizer = open_tokenizer("plain")
+    vocabulary = build_vocabulary(dataset, tokenizer=tokenizer, min_count=1)
+    vocabulary.save(dataset.vocab_file("default"))
+    tokenize_dataset(dataset)
+    expected = {split: tokens_file(dataset, "default", split).read_bytes() for split in dataset.splits}
+    executor = RayExecutor(address=cluster.address)
+
+    def count(splits: Any) -> Any:
+        return count_on(executor, dataset, splits, tokenizer=tokenizer, unit_size=30)
+
+    counted = build_vocabulary(dataset, tokenizer=tokenizer, min_count=1, count=count)
+    assert counted == vocabulary
+    for split in dataset.splits:
+        tokens_file(dataset, "default", split).unlink()
+    tokenize_dataset(dataset, encode=encode_on(executor, dataset, unit_size=30))
+    assert {
+        split: tokens_file(dataset, "default", split).read_bytes() for split in dataset.splits
+    } == expected

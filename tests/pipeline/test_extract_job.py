@@ -194,7 +194,7 @@ def test_a_changed_model_under_the_same_request_is_refused(
 ) -> None:
     dataset = make_photographs({"train": 2})
     run(dataset, fake_options)
-    modules = Path(os.environ["PYTHONPATH"]) / "fake_extractor.py"
+    modules = Path(os.environ["FAKE_EXTRACTOR"])
     modules.write_text(modules.read_text().replace("version=1", "version=2"))
     grown = make_photographs({"train": 2}, previous=dataset)
     with pytest.raises(MismatchError, match="another version of 'fake'"):
