@@ -31,6 +31,8 @@ from .unit_queue import UnitQueue
 
 Say = Callable[[str], None]
 
+_TITLES = {COUNT: "counting words", ENCODE: "tokenizing"}
+
 
 def _no_say(text: str) -> None:
     pass
@@ -49,7 +51,7 @@ def count_on(
 ) -> TokenCounts:
     """The words of some splits, counted by an executor's workers."""
     options = CaptionOptions(task=COUNT, splits=tuple(splits), tokenizer=tokenizer.name)
-    job = _CaptionJob(dataset, options, describe_captions(tokenizer), name="count", unit_size=unit_size)
+    job = _CaptionJob(dataset, options, describe_captions(tokenizer), unit_size=unit_size)
     counts = TokenCounts()
     with job.done(executor, workers, progress, say) as units:
         for unit in units:
@@ -74,7 +76,7 @@ def encode_on(
         options = CaptionOptions(task=ENCODE, vocab=vocab, max_words=max_words)
         _, vocabulary = open_vocabulary(dataset, vocab)
         description = describe_captions(vocabulary.runnable_tokenizer, vocabulary)
-        job = _CaptionJob(dataset, options, description, name=f"encode-{vocab}", unit_size=unit_size)
+        job = _CaptionJob(dataset, options, description, unit_size=unit_size)
         with job.done(executor, workers, progress, say) as units:
             for split in splits:
                 parts = (read_tokens(job.folder, unit, split) for unit in units)
@@ -85,25 +87,23 @@ def encode_on(
 
 class _CaptionJob:
     def __init__(
-        self,
-        dataset: Dataset,
-        options: CaptionOptions,
-        description: dict[str, object],
-        *,
-        name: str,
-        unit_size: int,
+        self, dataset: Dataset, options: CaptionOptions, description: dict[str, object], *, unit_size: int
     ) -> None:
-        self._plan = plan_captions(dataset, unit_size=unit_size)
-        self._job = Job(
-            dataset=str(dataset.root.resolve()), name=name, options=options, units=len(self._plan)
-        )
-        self.folder: Path = job_folder(self._job, dataset)
         self._options = options
+        self._plan = plan_captions(dataset, unit_size=unit_size)
         self._state = ExtractState(
             identity=options.identity(),
             description=description,
             fingerprint=parts_fingerprint(options, description),
         )
+        # Another question has another folder: tasks that a dead driver left on Slurm disturb nobody.
+        self._job = Job(
+            dataset=str(dataset.root.resolve()),
+            name=f"{options.task}-{self._state.fingerprint[:8]}",
+            options=options,
+            units=len(self._plan),
+        )
+        self.folder: Path = job_folder(self._job, dataset)
 
     @contextlib.contextmanager
     def done(
@@ -115,7 +115,7 @@ class _CaptionJob:
             write_state(self.folder, self._state)
             finished = self._finished()
             queue = UnitQueue(unit for unit in self._plan if unit.shard not in finished)
-            with progress(f"{self._options.task} captions", self._captions(), "captions") as bar:
+            with progress(_TITLES[self._options.task], self._captions(), "captions") as bar:
                 bar.advance(self._captions(finished))
                 if queue.waiting:
                     self._run(executor, queue, workers, bar, say)

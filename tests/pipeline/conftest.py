@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -72,7 +73,8 @@ def fake_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExtractOpti
     folder = tmp_path / "modules"
     folder.mkdir()
     (folder / "fake_extractor.py").write_text(FAKE_EXTRACTOR)
-    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    monkeypatch.setenv("FAKE_EXTRACTOR", str(folder / "fake_extractor.py"))
     monkeypatch.setenv("WELL", str(tmp_path / "well"))
     return ExtractOptions(
         model="fake",

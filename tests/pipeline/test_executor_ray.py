@@ -73,7 +73,6 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(modules: Path) -> Iterator[Cluster]:
     environment = {
-        "PYTHONPATH": str(modules),
         "RAY_AUTH_MODE": "disabled",
         "WELL": str(modules / "well"),
         "SLOW": "0.05",
@@ -85,6 +84,7 @@ def cluster(modules: Path) -> Iterator[Cluster]:
         warnings.simplefilter("ignore")
         for name, value in environment.items():
             patch.setenv(name, value)
+        patch.setenv("PYTHONPATH", str(modules), prepend=os.pathsep)
         made = Cluster()
         made.add()
         made.add()
@@ -108,7 +108,7 @@ class Watch(SilentView):
 
 @pytest.fixture
 def options(fake_options: ExtractOptions, modules: Path) -> ExtractOptions:
-    source = Path(os.environ["PYTHONPATH"]) / "fake_extractor.py"
+    source = Path(os.environ["FAKE_EXTRACTOR"])
     (modules / "fake_extractor.py").write_text(source.read_text())
     return fake_options
 

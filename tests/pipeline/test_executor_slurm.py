@@ -16,12 +16,16 @@ import pytest
 from camp.errors import CampError
 from camp.manifests.dataset import Dataset
 from camp.pipeline import executor_slurm
+from camp.pipeline.caption_job import encode_on
 from camp.pipeline.executor_slurm import SlurmExecutor
 from camp.pipeline.extract_events import Event
 from camp.pipeline.extract_job import extract_features, write_script
 from camp.pipeline.extract_options import ExtractOptions
 from camp.pipeline.live_view import SilentView
 from camp.pipeline.slurm_task import finish, run_task
+from camp.pipeline.tokens import tokenize_dataset
+from camp.vocab.building import build_vocabulary
+from camp.vocab.tokenizer import open_tokenizer
 
 MakePhotographs = Callable[..., Dataset]
 
@@ -99,7 +103,7 @@ def test_tasks_that_get_nowhere_end_in_one_sentence(
     pytest.importorskip("submitit", reason="the package 'submitit' is not installed")
     monkeypatch.setattr(executor_slurm, "LINGER_SECONDS", 0.0)
     dataset = make_photographs({"train": 2})
-    module = Path(os.environ["PYTHONPATH"]) / "fake_extractor.py"
+    module = Path(os.environ["FAKE_EXTRACTOR"])
 
     def spoil(event: Event) -> None:
         if event.kind == "ready":
@@ -327,3 +331,18 @@ def test_a_printed_script_runs_as_it_stands(
         time.sleep(0.2)
     assert json.loads((folder / "index.json").read_bytes())["splits"]["train"]["rows"] == 12
     assert folder_bytes(folder) == folder_bytes(dataset.features_folder("undisturbed"))
+
+
+@pytest.mark.slurm
+@pytest.mark.slow
+def test_captions_are_encoded_as_in_one_process(slurm: Slurm, make_dataset: Callable[..., Dataset]) -> None:
+    dataset = make_dataset({"train": 20, "val": 7})
+    tokenizer = open_tokenizer("plain")
+    vocabulary = build_vocabulary(dataset, tokenizer=tokenizer, min_count=1)
+    vocabulary.save(dataset.vocab_file("default"))
+    tokenize_dataset(dataset)
+    expected = folder_bytes(dataset.tokens_folder("default"))
+    shutil.rmtree(dataset.tokens_folder("default"))
+    executor = SlurmExecutor(partition="main", minutes=30)
+    tokenize_dataset(dataset, encode=encode_on(executor, dataset, workers=2, unit_size=30))
+    assert folder_bytes(dataset.tokens_folder("default")) == expected

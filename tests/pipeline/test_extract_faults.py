@@ -182,7 +182,7 @@ def test_a_unit_that_always_crashes_is_quarantined_and_the_rest_completes(
     make_photographs: MakePhotographs, fake_options: ExtractOptions, tmp_path: Path
 ) -> None:
     dataset = make_photographs({"train": 12})
-    module = Path(os.environ["PYTHONPATH"]) / "fake_extractor.py"
+    module = Path(os.environ["FAKE_EXTRACTOR"])
     original = module.read_text()
     # The unit with image 4 dies before any image is touched: nothing to blame.
     module.write_text(
@@ -214,7 +214,7 @@ def test_a_full_disk_ends_the_run_and_freeing_it_resumes(
     make_photographs: MakePhotographs, fake_options: ExtractOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = make_photographs({"train": 12})
-    module = Path(os.environ["PYTHONPATH"]) / "fake_extractor.py"
+    module = Path(os.environ["FAKE_EXTRACTOR"])
     original = module.read_text()
     module.write_text(
         original
@@ -238,6 +238,37 @@ store.publish = full
     assert summary.units_before == 1
     assert summary.complete
     assert folder_bytes(folder) == undisturbed(dataset, fake_options)
+
+
+def test_a_worker_whose_disk_is_full_leaves_its_units_to_the_others(
+    make_photographs: MakePhotographs, fake_options: ExtractOptions, tmp_path: Path
+) -> None:
+    dataset = make_photographs({"train": 24})
+    module = Path(os.environ["FAKE_EXTRACTOR"])
+    original = module.read_text()
+    module.write_text(
+        original
+        + f"""
+import errno
+import camp.pipeline.shard_writer as store
+publish = store.publish
+def full(temporary, path):
+    try:
+        os.symlink(str(os.getpid()), {str(tmp_path / "first")!r})  # the first to get here has no room
+    except FileExistsError:
+        pass
+    if os.readlink({str(tmp_path / "first")!r}) == str(os.getpid()):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    publish(temporary, path)
+store.publish = full
+"""
+    )
+    watch = Saboteur("retired", 1, lambda event: None)
+    summary = extract_features(dataset, name="fake", options=fake_options, workers=2, view=watch)
+    assert summary.complete
+    assert 1 <= watch.kinds.count("error") <= executor_local.MAX_STORAGE_ERRORS
+    module.write_text(original)
+    assert folder_bytes(dataset.features_folder("fake")) == undisturbed(dataset, fake_options)
 
 
 def test_a_worker_that_shows_no_life_is_replaced(
