@@ -182,7 +182,7 @@ class Trainer:
     def _steps(self, meter: _Meter) -> Iterator[tuple[float, float, int]]:
         """The rest of the epoch, a step at a time -> mean loss of its batches, gradient norm, captions.
 
-        A batch is used up before the next one is asked for: the loader may write over it then.
+        A batch is used up before the next one is asked for: held ones would make the loader's ring grow.
         """
         losses: list[float] = []
         source = iter(self.loader)
