@@ -241,8 +241,9 @@ class Trainer:
 
     def _end_step(self) -> float:
         """Move the weights -> the gradient's norm before clipping."""
-        self.scaler.unscale_(self.optimizer)
+        # Summed first: an overflow on one rank must make all of them leave out the step.
         self.ranks.sum_gradients(self.model)
+        self.scaler.unscale_(self.optimizer)
         clip = self.config.optimizer.clip or math.inf
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
         self.scaler.step(self.optimizer)
