@@ -22,7 +22,7 @@ step camp-data show "$demo/data" --image scene_001100.jpg --features scenes-tiny
 step camp train "$demo/data" --config base_sample --features scenes-tiny --out "$demo/base"
 # CAMP starts from the base model's encoders. The recipe has more epochs; these two fit a demonstration.
 step camp train "$demo/data" --config camp_sample --features scenes-tiny --init "$demo/base" --out "$demo/camp" \
-  --set schedule.epochs=2 --set schedule.drop_epochs=[1]
+  --set schedule.epochs=2 --set schedule.drop_epochs=[]
 step camp explain "$demo/camp" --image scene_001100.jpg --caption-id 5500 --out "$demo/explanation.png"
 step camp report "$demo/camp" --candidates "$demo/base" --out "$demo/report"
 printf '\nThe base model, each modality on its own:\n'
