@@ -6,7 +6,7 @@ import contextlib
 import gzip
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -30,7 +30,7 @@ class VectorFile:
     packing: str  # plain, gzip or zip
     _checksum: str | None = None
 
-    def blocks(self, *, progress: ProgressFactory = no_progress) -> Iterator[bytes]:
+    def blocks(self, *, progress: ProgressFactory = no_progress) -> Generator[bytes, None, None]:
         """The unpacked bytes, one block after another."""
         digest = xxhash.xxh3_128()
         try:

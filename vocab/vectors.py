@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,11 @@ def load_vectors(
         read_numpy_vectors(path, sink, words_file=words_file)
     elif kind in (".pt", ".pth"):
         read_torchtext_cache(path, sink)
-    elif kind == ".bin":
-        read_word2vec_binary(file.blocks(progress=progress), sink, where=where)
     else:
-        read_text_vectors(file.blocks(progress=progress), sink, where=where)
+        read = read_word2vec_binary if kind == ".bin" else read_text_vectors
+        # Closed at once, so that the bar ends before an error is told.
+        with closing(file.blocks(progress=progress)) as blocks:
+            read(blocks, sink, where=where)
     assert sink.matrix is not None
     _fill_missing(sink, vocabulary, seed=seed)
     source = {"file": path.name, "checksum": file.checksum()}
