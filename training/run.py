@@ -242,6 +242,11 @@ def _negatives(
     """The mined lists that a config names, and where they are from; those of other data are refused."""
     if not config.negatives.file:
         return None, None
+    if config.loss.across_ranks:
+        raise InputError(
+            "loss.across_ranks with negatives.file: mined negatives are not shared among ranks; "
+            "leave one of the two out"
+        )
     path = Path(config.negatives.file)
     origin = check_origin(
         path,

@@ -219,8 +219,7 @@ class Trainer:
         mean = self.config.loss.reduction == "mean"
         share = 1.0 / self.config.optimizer.accumulate if mean else 1.0
         alone = share / self.ranks.world_size if mean else share  # where each rank has a loss of its own
-        # Mined negatives are hard enough: they do not also take those of the other ranks.
-        if self.config.loss.across_ranks and self.ranks.world_size > 1 and batch.joined is None:
+        if self.config.loss.across_ranks and self.ranks.world_size > 1:
             done = gathered_step(
                 self.model, batch, ranks=self.ranks, loss=self.loss, step=self.standing.step,
                 scale=self._scaled(share), aux_scale=self._scaled(alone), autocast=self._autocast,

@@ -168,6 +168,8 @@ def test_bad_input_is_one_line(sample: Path, base: Path, tmp_path: Path) -> None
     assert "resume with what it was started with" in refused(
         *train, "--set", "model.options.dim=8", "--resume", "--out", base
     )
+    both = ["--set", "loss.across_ranks=true", "--set", "negatives.file=mined.parquet"]
+    assert "leave one of the two out" in refused(*train, *both, *out)
     many = refused(*train, "--set", "loss.name='bec'", "--set", "optimizer.lr=-1", *out)
     assert "loss.name" in many
     assert "optimizer.lr" in many
