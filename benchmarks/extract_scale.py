@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -17,6 +16,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy reads them
 
 import harness
 import numpy as np
@@ -67,6 +68,8 @@ class Stub:
 
 
 def build(model: str, *, products: int, **given: Any) -> Stub:
+    import torch  # noqa: F401 - as every extractor does, before its worker is ready
+
     return Stub(products)
 
 
@@ -166,14 +169,14 @@ def resume_seconds(root: Path, shards: int) -> float:
 def plan_megabytes(images: int) -> float:
     """Peak memory of a process that plans so many images."""
     script = (
-        "import sys, resource; from camp.manifests.dataset import Dataset;"
-        "from camp.pipeline.plan import plan_units;"
+        "import sys; sys.path.insert(0, sys.argv[2]); import harness;"
+        "from camp.manifests.dataset import Dataset; from camp.pipeline.plan import plan_units;"
         "plan_units(Dataset.open(sys.argv[1]), shard_size=4000);"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)"
+        "print(harness.peak_megabytes())"
     )
     with tempfile.TemporaryDirectory() as folder:
         dataset = make_manifest(Path(folder), images)
-        command = [sys.executable, "-c", script, str(dataset.root)]
+        command = [sys.executable, "-c", script, str(dataset.root), str(Path(__file__).parent)]
         return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -185,7 +188,6 @@ def main() -> None:
         [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     )
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # a cluster of this process alone
-    os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
     unit, products = (120, 6) if quick else (500, 20)
     result = harness.Result("extract_scale")
     with tempfile.TemporaryDirectory() as folder:
@@ -217,7 +219,7 @@ def main() -> None:
     few, many = (1_000_000, 4_000_000) if quick else (5_000_000, 20_000_000)
     result.row(f"plan of {few:,} images", plan_megabytes(few), "MB peak memory")
     result.row(f"plan of {many:,} images", plan_megabytes(many), "MB peak memory")
-    result.row("driver", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "MB peak memory")
+    result.row("driver", harness.peak_megabytes(), "MB peak memory")
     result.finish(arguments.json)
 
 
