@@ -207,12 +207,23 @@ def main() -> None:
             rivals["ray, 1 worker"] = lambda: job_seconds(one, chosen, RayExecutor(speculate=False), 1)
         except Exception as error:
             result.notes.append(f"no Ray on this machine, overhead_ray is not measured ({error})")
+        try:
+            import submitit  # noqa: F401
+
+            from camp.pipeline import executor_slurm
+
+            executor_slurm.POLL_SECONDS = 0.05  # the clock stops when the driver looks
+            tasks = executor_slurm.SlurmExecutor(cluster="local")  # Slurm's own scheduling is not ours
+            rivals["slurm, 1 task"] = lambda: job_seconds(one, chosen, tasks, 1)
+        except ImportError:
+            result.notes.append("submitit is not installed, overhead_slurm is not measured")
         best = best_times(rivals, 3 if quick else harness.REPEATS)
         for name, seconds in best.items():
             result.row(name, 1 / seconds, "images/s")
         result.ratio("overhead_local", best["bare"] / best["local, 1 worker"])
-        if "ray, 1 worker" in best:
-            result.ratio("overhead_ray", best["bare"] / best["ray, 1 worker"])
+        for ratio, name in (("overhead_ray", "ray, 1 worker"), ("overhead_slurm", "slurm, 1 task")):
+            if name in best:
+                result.ratio(ratio, best["bare"] / best[name])
         result.ratio("two_workers", best["local, 1 worker"] / best["local, 2 workers"])
         shards = 200 if quick else 1000
         result.row(f"resume of {shards} finished shards", resume_seconds(Path(folder) / "many", shards), "s")
