@@ -86,9 +86,11 @@ class OfficialSide(nn.Module):
         if not may_overwrite(local):
             fused = torch.baddbmm(projected, scaled, other).relu_()
             return fused * gate.unsqueeze(-1) + local  # g > 0, so ReLU(g·x) = g·ReLU(x)
+        gate = gate.unsqueeze(-1)
         fused = scratch("fused", (*scaled.shape[:2], self.dim), like=local)
-        fused = torch.baddbmm(projected, scaled, other, out=fused).relu_()
-        return fused.mul_(gate.unsqueeze(-1)).add_(local)
+        # ReLU(g·x) + v = max(g·x + v, v): three walks over the rows instead of five.
+        torch.addcmul(local, projected, gate, out=fused).baddbmm_(scaled * gate, other)
+        return torch.maximum(fused, local, out=fused)
 
     def unit_messages(self, dots: Tensor, coefficients: Tensor, context: Encoded) -> tuple[Tensor, Tensor]:
         """Coefficients of messages of length 1, and the scalar gates σ(v·message): (g, m, L'), (g, m)."""
