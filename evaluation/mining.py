@@ -8,7 +8,6 @@ Where a score is the dot product of two vectors a tile is one product of matrice
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,20 +93,18 @@ def mine_block(
     rows = TopLists(block.stop - block.start, top=top, device=device)
     numbers = torch.arange(block.start, block.stop, device=device)
     inside = hidden.of_block(block)
-    # Both ways at once: sorting small lists leaves a core idle that a product of matrices would use.
-    with ThreadPoolExecutor(1) as other:
-        for tile in parts(captions, TILE):
-            scores = score(tile)
-            if not bool(torch.isfinite(scores.sum())):
-                raise InputError(
-                    f"mining: a score of images {block.start} to {block.stop - 1} is not a number; "
-                    "a model that diverged cannot be mined"
-                )
-            own_images, own_captions = (torch.from_numpy(part).to(device) for part in inside.of_tile(tile))
-            scores[own_images, own_captions] = float("-inf")
-            growing = other.submit(columns.add, tile, numbers, scores.mT)
-            rows.add(slice(0, len(rows)), torch.arange(tile.start, tile.stop, device=device), scores)
-            growing.result()
+    for tile in parts(captions, TILE):
+        scores = score(tile)
+        if not bool(torch.isfinite(scores.sum())):
+            raise InputError(
+                f"mining: a score of images {block.start} to {block.stop - 1} is not a number; "
+                "a model that diverged cannot be mined"
+            )
+        own_images, own_captions = (torch.from_numpy(part).to(device) for part in inside.of_tile(tile))
+        scores[own_images, own_captions] = float("-inf")
+        # One way after the other: side by side, their threads would fight for the cores.
+        columns.add(tile, numbers, scores.mT)
+        rows.add(slice(0, len(rows)), torch.arange(tile.start, tile.stop, device=device), scores)
     return rows.sorted_keys()
 
 
