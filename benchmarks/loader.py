@@ -231,10 +231,14 @@ def main() -> None:
             result.row(name, rate, "rows/s")
         result.row("time to first batch", min(first_batch_ms(dataset) for _ in range(7)), "ms")
         result.row("memory, growth over 10 epochs", growth_mb(rivals["loader"]), "MB")
-        result.ratio("gather_limit", rates["loader"] / max(rates[name] for name in limits))
+        limit = max(rates[name] for name in limits)
+        result.ratio("gather_limit", rates["loader"] / limit)
         for name in everybody:
             if name in rates:
                 result.ratio(name, rates["loader"] / rates[name])
+                result.row(
+                    f"{name}: what memory allows, the gather's rate over its", limit / rates[name], "times"
+                )
         result.finish(given.json)
 
 

@@ -2,29 +2,34 @@
 
 Ratios: one_pass_time (how many times faster than one pass over B×B, same batch), one_pass_memory (how many
 times less memory above weights and gradients), gemm (the selection pass's share of the machine's own GEMM
-rate).
+rate; gemm_compiled with torch.compile, in the full run), loader_wait (the share of its time that a consumer
+of 5 ms a batch spends waiting for the loader).
 """
 
 from __future__ import annotations
 
 import gc
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from harness import REPEATS, Result, arguments, interleaved
+from loader import BATCH, make_dataset
 
 from camp.models.camp_paper import CampPaper
 from camp.models.encoded import Encoded
 from camp.models.losses import build_loss
 from camp.models.tiles import score_matrix
 from camp.models.two_pass import Step, one_pass_step, two_pass_step
+from camp.pipeline.loader import FeatureLoader
 from camp.schema import Batch
 
 REGIONS, WORDS, DIM, FEATURES, VOCABULARY = 36, 16, 1024, 2048, 10_000
 PUBLISHED_WORDS = 50  # every caption is padded to this in the published code
 GEMM_ROWS = 4096
+CONSUMER_SECONDS = 5e-3
 
 
 def main() -> None:
@@ -32,7 +37,8 @@ def main() -> None:
     torch.manual_seed(0)
     result = Result("train_step")
     model = CampPaper(vocab_size=VOCABULARY, region_dim=FEATURES, dim=DIM)
-    selection_rate(result, model, images=16, captions=64)
+    loader_wait(result, rows=4096 if options.quick else 32768)
+    selection_rate(result, model, images=16, captions=64, compiled=not options.quick)
     compare_steps(result, model, size=64, repeats=2 if options.quick else REPEATS)
     if not options.quick:
         published(result, model, size=32, repeats=3)
@@ -54,7 +60,47 @@ def make_batch(size: int) -> Batch:
     )
 
 
-def selection_rate(result: Result, model: CampPaper, *, images: int, captions: int) -> None:
+def loader_wait(result: Result, *, rows: int) -> None:
+    """A consumer of 5 ms a batch, away (as while a GPU works) or busy on a core -> its share of waiting."""
+
+    def away() -> None:
+        time.sleep(CONSUMER_SECONDS)
+
+    def busy() -> None:
+        end = time.perf_counter() + CONSUMER_SECONDS
+        while time.perf_counter() < end:
+            product.mm(product)  # small: one thread, without the interpreter
+
+    product = torch.full((64, 64), 1 / 64)
+    consumers = {"away": away, "busy": busy}
+    with tempfile.TemporaryDirectory() as scratch:
+        dataset = make_dataset(Path(scratch), rows)
+        with FeatureLoader(dataset, split="train", features="bench", batch_size=BATCH, dtype=None) as loader:
+            best = dict.fromkeys(consumers, 1.0)
+            for turn in range(REPEATS):
+                for number, (name, consume) in enumerate(consumers.items()):
+                    loader.set_epoch(turn * len(consumers) + number)
+                    best[name] = min(best[name], waiting_share(loader, consume))
+    for name, share in best.items():
+        result.row(f"consumer of 5 ms a batch, {name}, waits", 100 * share, "% of its time")
+    result.ratio("loader_wait", max(best.values()))
+
+
+def waiting_share(loader: FeatureLoader, consume: Callable[[], None]) -> float:
+    """Of one epoch, the first batch apart."""
+    batches = iter(loader)
+    next(batches)
+    begin, waited = time.perf_counter(), 0.0
+    while True:
+        start = time.perf_counter()
+        batch = next(batches, None)
+        waited += time.perf_counter() - start
+        if batch is None:
+            return waited / (time.perf_counter() - begin)
+        consume()
+
+
+def selection_rate(result: Result, model: CampPaper, *, images: int, captions: int, compiled: bool) -> None:
     """Pass 1 in multiply-adds of (R + N)·d² per pair, as a share of what torch.mm reaches."""
     with torch.inference_mode():
         left, right = torch.randn(GEMM_ROWS, DIM), torch.randn(DIM, DIM)
@@ -62,17 +108,26 @@ def selection_rate(result: Result, model: CampPaper, *, images: int, captions: i
         batch = make_batch(captions)
         encoded_images = model.encode_image(batch.regions[:images])
         encoded_texts = model.encode_text(batch.tokens, batch.lengths)
-        seconds = interleaved(
-            {
-                "gemm": lambda: torch.mm(left, right, out=product),
-                "selection": lambda: score_matrix(model, encoded_images, encoded_texts),
-            }
-        )
+        rivals: dict[str, Callable[[], object]] = {
+            "gemm": lambda: torch.mm(left, right, out=product),
+            "selection": lambda: score_matrix(model, encoded_images, encoded_texts),
+        }
+        if compiled:
+            fast = CampPaper(vocab_size=VOCABULARY, region_dim=FEATURES, dim=DIM)
+            fast.load_state_dict(model.state_dict())
+            fast.compile_scores()
+            rivals["compiled"] = lambda: score_matrix(fast, encoded_images, encoded_texts)
+        seconds = interleaved(rivals)
     gemm = 2 * GEMM_ROWS * DIM**2 / seconds["gemm"]
-    selection = 2 * images * captions * (REGIONS + WORDS) * DIM**2 / seconds["selection"]
     result.row("GEMM 4096×1024×1024", gemm / 1e9, "GFLOP/s")
-    result.row("selection pass", selection / 1e9, "GFLOP/s")
-    result.ratio("gemm", selection / gemm)
+    work = 2 * images * captions * (REGIONS + WORDS) * DIM**2
+    for name, label, ratio in (
+        ("selection", "selection pass", "gemm"),
+        ("compiled", "selection pass, compiled", "gemm_compiled"),
+    ):
+        if name in seconds:
+            result.row(label, work / seconds[name] / 1e9, "GFLOP/s")
+            result.ratio(ratio, work / seconds[name] / gemm)
 
 
 def compare_steps(result: Result, model: CampPaper, *, size: int, repeats: int) -> None:

@@ -83,8 +83,10 @@ def command(
             }
         )
     else:
-        best = outcome.best
-        measured = f"; best rsum {best['metrics']['rsum']:.1f} in epoch {best['epoch']}" if best else ""
+        measured = ""
+        if best := outcome.best:
+            by = settings.validation.best_by
+            measured = f"; best by {by} in epoch {best['epoch']}, rsum {best['metrics']['rsum']:.1f}"
         click.echo(
             f"{out}: {outcome.reason} after {outcome.epochs} epochs, {outcome.steps:,} steps{measured}"
         )
