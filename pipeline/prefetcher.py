@@ -32,8 +32,10 @@ class Prefetcher(Generic[S, T]):
         self._inputs = iter(inputs)
         self._begun = self._taken = 0  # results
         self._ready: dict[int, T] = {}
-        self._changed = threading.Condition()
-        self._beginning = threading.Lock()
+        lock = threading.Lock()
+        self._arrived = threading.Condition(lock)  # what the consumer waits for
+        self._room = threading.Condition(lock)  # what a thread with nothing to do waits for
+        self._drawing = False  # one thread at a time draws an input
         self._error: BaseException | None = None
         self._running = min(threads, depth)
         self._closed = False
@@ -55,60 +57,72 @@ class Prefetcher(Generic[S, T]):
                 del begun
                 made = self._make(given)
                 del given
-                with self._changed:
+                with self._arrived:
                     self._ready[number] = made
                     del made  # a lent buffer must not wait for the next result to come back
                     if number == self._taken:
-                        self._changed.notify_all()
+                        self._arrived.notify()
         except BaseException as caught:
             error = caught
-        with self._changed:
+        with self._arrived:
             self._error = self._error or error
             self._running -= 1
-            self._changed.notify_all()
+            self._wake_all()
 
     def _begin(self) -> tuple[int, S] | None:
         """The next input and its number, when there is room for its result."""
-        with self._beginning:
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: self._closed or self._error is not None or self._begun - self._taken < self._depth
-                )
-                if self._closed or self._error is not None:
-                    return None
-            for given in self._inputs:
+        with self._room:
+            self._room.wait_for(
+                lambda: self._over or (not self._drawing and self._begun - self._taken < self._depth)
+            )
+            if self._over:
+                return None
+            self._drawing = True
+        try:
+            for given in self._inputs:  # may take long: advice to the system, shards that are fetched
                 number, self._begun = self._begun, self._begun + 1
                 return number, given
             return None
+        finally:
+            with self._room:
+                self._drawing = False
+                # Only where there is something to do: a thread that wakes for nothing takes the core, and for
+                # milliseconds, from the consumer.
+                if self._over or self._begun - self._taken < self._depth:
+                    self._room.notify()
+
+    @property
+    def _over(self) -> bool:
+        return self._closed or self._error is not None
+
+    def _wake_all(self) -> None:
+        self._arrived.notify_all()
+        self._room.notify_all()
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    self._closed or self._error is not None or self._taken in self._ready or not self._running
-                )
-            )
+        with self._arrived:
+            self._arrived.wait_for(lambda: self._over or self._taken in self._ready or not self._running)
             if self._error is not None and not self._closed:
                 error, self._error = self._error, None
                 self._closed = True
-                self._changed.notify_all()
+                self._wake_all()
                 raise error
             if self._closed or self._taken not in self._ready:
                 raise StopIteration
             made = self._ready.pop(self._taken)
             self._taken += 1
-            self._changed.notify_all()
+            self._room.notify()
             return made
 
     def close(self) -> None:
         """End the threads and forget what they made; safe to call twice, and while they work."""
-        with self._changed:
+        with self._arrived:
             self._closed = True
             self._ready.clear()
-            self._changed.notify_all()
+            self._wake_all()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()

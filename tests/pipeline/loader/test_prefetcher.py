@@ -105,8 +105,8 @@ def test_closing_while_the_thread_works_waits_for_that_step_alone() -> None:
     working.wait(30)
     closer = threading.Thread(target=ahead.close)
     closer.start()
-    with ahead._changed:
-        ahead._changed.wait_for(lambda: ahead.closed)
+    with ahead._arrived:
+        ahead._arrived.wait_for(lambda: ahead.closed)
     go_on.set()
     closer.join()
     assert made == [0]
