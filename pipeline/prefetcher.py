@@ -32,7 +32,7 @@ class Prefetcher(Generic[S, T]):
         self._inputs = iter(inputs)
         self._begun = self._taken = 0  # results
         self._ready: dict[int, T] = {}
-        lock = threading.Lock()
+        lock = threading.RLock()  # the collector may close a forgotten iterator inside any of these threads
         self._arrived = threading.Condition(lock)  # what the consumer waits for
         self._room = threading.Condition(lock)  # what a thread with nothing to do waits for
         self._drawing = False  # one thread at a time draws an input
