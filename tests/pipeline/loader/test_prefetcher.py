@@ -43,6 +43,26 @@ def test_threads_work_at_the_same_time() -> None:
     assert list(Prefetcher(make, range(9), depth=3, name="test", threads=3)) == list(range(9))
 
 
+@pytest.mark.parametrize("threads", [2, 4])
+def test_no_thread_is_forgotten_over_thousands_of_results(threads: int) -> None:
+    ahead = Prefetcher(lambda number: number, range(5000), depth=threads, name="test", threads=threads)
+    assert list(ahead) == list(range(5000))
+    ahead.close()
+
+
+def test_an_error_while_inputs_are_drawn_ends_every_thread() -> None:
+    def inputs() -> Iterator[int]:
+        yield 0
+        raise ValueError("shard train-00001")
+
+    ahead = Prefetcher(lambda number: number, inputs(), depth=4, name="test", threads=4)
+    with pytest.raises(ValueError, match="shard train-00001"):
+        list(ahead)
+    for thread in ahead._threads:
+        thread.join(30)
+        assert not thread.is_alive()
+
+
 def test_the_thread_stays_at_most_so_far_ahead() -> None:
     made: list[int] = []
     reached = threading.Semaphore(0)
