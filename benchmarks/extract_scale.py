@@ -190,6 +190,9 @@ def main() -> None:
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")  # a cluster of this process alone
     unit, products = (120, 6) if quick else (500, 20)
     result = harness.Result("extract_scale")
+    result.notes.append(
+        f"units of {unit} images; overhead is judged at 500, where a worker's first moments count less"
+    )
     with tempfile.TemporaryDirectory() as folder:
         one, two = (make_dataset(Path(folder) / f"{units}", units * unit) for units in (1, 2))
         chosen = options(products, unit)
