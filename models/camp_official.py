@@ -24,6 +24,7 @@ from .attention import masked_softmax
 from .encoded import Encoded, word_mask
 from .encoders import NORM_EPSILON, RegionEncoder, WordEncoder
 from .matcher import Matcher
+from .relu_layer import perceptron
 from .scratch import may_overwrite, row_chunks, scratch
 
 HEADS = 4
@@ -101,19 +102,8 @@ class OfficialSide(nn.Module):
 
     def weights(self, fused: Tensor, own_mask: Tensor) -> Tensor:
         """Fused rows (g, items, L, d), mask (1 or g, items, L) -> mean share over the heads (g, items, L)."""
-        heads = self.heads(fused).mT  # (g, items, heads, L)
+        heads = perceptron(self.pool, fused).mT  # (g, items, heads, L)
         return masked_softmax(heads, own_mask.unsqueeze(-2)).mean(dim=-2)
-
-    def heads(self, fused: Tensor) -> Tensor:
-        """Fused rows (…, d) -> logits (…, heads)."""
-        if not may_overwrite(fused):
-            return self.pool(fused)
-        layer, _, out = self.pool
-        assert isinstance(layer, nn.Linear)
-        hidden = scratch("hidden", fused.shape, like=fused)
-        rows = fused.view(-1, self.dim)
-        torch.addmm(layer.bias, rows, layer.weight.mT, out=hidden.view(-1, self.dim)).relu_()
-        return out(hidden)
 
     def forward(
         self, own: Encoded, attention: Tensor, dots: Tensor, context: Encoded, *, block: bool
@@ -222,14 +212,18 @@ class CampOfficial(Matcher):
             images,
             block=True,
         )  # (nI, nT, d)
-        return self.match(torch.cat([v.transpose(0, 1), t], dim=-1)).squeeze(-1)
+        return self._match(v.transpose(0, 1), t)
 
     def score_pairs(self, images: Encoded, texts: Encoded) -> Tensor:
         to_words, to_regions = self._attend_pairs(images, texts)
         dots = torch.bmm(images.local, texts.local.mT)  # (n, R, N)
         v = self.side_image(images, to_regions, dots, texts, block=False)  # (n, 1, d)
         t = self.side_text(texts, to_words, dots.mT, images, block=False)  # (n, 1, d)
-        return self.match(torch.cat([v, t], dim=-1)).flatten()
+        return self._match(v, t).squeeze(1)
+
+    def _match(self, v: Tensor, t: Tensor) -> Tensor:
+        """Pooled vectors (…, d) -> logits (…)."""
+        return perceptron(self.match, torch.cat([v, t], dim=-1)).squeeze(-1)
 
     def _attend_pairs(self, images: Encoded, texts: Encoded) -> tuple[Tensor, Tensor]:
         """Pairs -> first-stage weights over regions (n, N, R) and over words (n, R, N)."""

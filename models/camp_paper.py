@@ -22,6 +22,7 @@ from .attention import masked_mean_weights, masked_softmax
 from .encoded import Encoded, word_mask
 from .encoders import RegionEncoder, WordEncoder, unit
 from .matcher import Matcher
+from .relu_layer import perceptron, relu_layer
 from .scratch import may_overwrite, row_chunks, scratch
 
 MESSAGES = ("attention", "mean")
@@ -91,10 +92,7 @@ class Fusion(nn.Module):
             gate = torch.mul(own, message, out=scratch("gate", message.shape, like=message)).sigmoid_()
         joined = message.add_(own) if self.fusion == "sum" else message.mul_(own)
         joined = joined if gate is None else joined.mul_(gate)
-        fused = scratch("fused", message.shape, like=message)
-        layer = self.transform
-        torch.addmm(layer.bias, joined.view(-1, self.dim), layer.weight.mT, out=fused.view(-1, self.dim))
-        return self.add_own(fused.relu_(), own)
+        return self.add_own(relu_layer(self.transform, joined), own)
 
     def add_own(self, fused: Tensor, own: Tensor) -> Tensor:
         if not self.residual:
@@ -268,7 +266,7 @@ class CampPaper(Matcher):
     def _match(self, v: Tensor, t: Tensor) -> Tensor:
         """Pooled vectors (…, d) -> logits (Eq. 13 before its sigmoid) or cosines (…)."""
         if self.matching == "mlp":
-            return self.mlp(v + t).squeeze(-1)
+            return perceptron(self.mlp, v + t).squeeze(-1)
         return (unit(v) * unit(t)).sum(dim=-1)
 
     def explain(self, images: Encoded, texts: Encoded) -> Mapping[str, Tensor]:
