@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from gemm import gemm_rates, gemm_rivals
 from harness import REPEATS, Result, arguments, interleaved
 from loader import BATCH, make_dataset
 
@@ -29,7 +30,6 @@ from camp.schema import Batch
 
 REGIONS, WORDS, DIM, FEATURES, VOCABULARY = 36, 16, 1024, 2048, 10_000
 PUBLISHED_WORDS = 50  # every caption is padded to this in the published code
-GEMM_ROWS = 4096
 CONSUMER_SECONDS = 5e-3
 
 
@@ -102,15 +102,13 @@ def waiting_share(loader: FeatureLoader, consume: Callable[[], None]) -> float:
 
 
 def selection_rate(result: Result, model: CampPaper, *, images: int, captions: int, compiled: bool) -> None:
-    """Pass 1 in multiply-adds of (R + N)·d² per pair, as a share of what torch.mm reaches."""
+    """Pass 1 in multiply-adds of (R + N)·d² per pair, as a share of the machine's GEMM rate."""
     with torch.inference_mode():
-        left, right = torch.randn(GEMM_ROWS, DIM), torch.randn(DIM, DIM)
-        product = torch.empty(GEMM_ROWS, DIM)
         batch = make_batch(captions)
         encoded_images = model.encode_image(batch.regions[:images])
         encoded_texts = model.encode_text(batch.tokens, batch.lengths)
         rivals: dict[str, Callable[[], object]] = {
-            "gemm": lambda: torch.mm(left, right, out=product),
+            **gemm_rivals(),
             "selection": lambda: score_matrix(model, encoded_images, encoded_texts),
         }
         if compiled:
@@ -119,8 +117,7 @@ def selection_rate(result: Result, model: CampPaper, *, images: int, captions: i
             fast.compile_scores()
             rivals["compiled"] = lambda: score_matrix(fast, encoded_images, encoded_texts)
         seconds = interleaved(rivals)
-    gemm = 2 * GEMM_ROWS * DIM**2 / seconds["gemm"]
-    result.row("GEMM 4096×1024×1024", gemm / 1e9, "GFLOP/s")
+    gemm = gemm_rates(result, seconds)["best"]
     work = 2 * images * captions * (REGIONS + WORDS) * DIM**2
     for name, label, ratio in (
         ("selection", "selection pass", "gemm"),

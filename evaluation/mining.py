@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import InputError
+from ..models import onednn
 from ..models.encoded import Encoded
 from ..models.matcher import Matcher
 from ..models.tiles import score_matrix
@@ -117,6 +118,8 @@ def vector_blocks(image_vectors: Callable[[slice], Tensor], caption_vectors: Ten
 
         def score(tile: slice) -> Tensor:
             some = caption_vectors[tile]
+            if onednn.usable(vectors):
+                return onednn.linear(vectors, some)
             out = space[: len(vectors) * len(some)].view(len(vectors), len(some))
             return torch.mm(vectors, some.mT, out=out)
 

@@ -82,7 +82,7 @@ class Fusion(nn.Module):
         else:
             joined = own + message if self.fusion == "sum" else own * message
             joined = joined if gate is None else joined * gate
-        return self.add_own(self.transform(joined).relu_(), own)
+        return self.add_own(relu_layer(self.transform, joined), own)
 
     def fuse_over(self, own: Tensor, message: Tensor) -> Tensor:
         """The same without gradient, in memory that is used again: `message` is overwritten."""

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
-from camp.models import relu_layer as module
+from camp.models import onednn
 from camp.models.relu_layer import perceptron, relu_layer
 
 
 @pytest.fixture(params=["as chosen", "without oneDNN"])
 def library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "without oneDNN":
-        monkeypatch.setattr(module, "_has_onednn", lambda rows: False)
+        monkeypatch.setattr(onednn, "usable", lambda rows: False)
 
 
 @pytest.mark.usefixtures("library")
@@ -28,6 +28,15 @@ def test_it_is_the_layer_and_then_relu(shape: tuple[int, ...], dtype: torch.dtyp
         torch.testing.assert_close(found.double(), layer.double()(rows.double()).relu(), rtol=1e-5, atol=1e-6)
     assert found.dtype == dtype
     assert torch.equal(rows, given)
+
+
+@pytest.mark.usefixtures("library")
+def test_gradients_are_those_of_the_layer() -> None:
+    torch.manual_seed(0)
+    layer, rows = nn.Linear(6, 4), torch.randn(5, 6)
+    (found,) = torch.autograd.grad(relu_layer(layer, rows).sum(), layer.weight)
+    (expected,) = torch.autograd.grad(layer(rows).relu().sum(), layer.weight)
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.usefixtures("library")
@@ -57,10 +66,15 @@ def test_other_layers_stay_as_they_are() -> None:
         assert torch.equal(perceptron(layers, rows), layers(rows))
 
 
-def test_onednn_is_left_alone_where_it_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onednn_is_only_asked_for_what_it_is_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.zeros(1, 4)
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
-    assert not module._has_onednn(rows)
-    monkeypatch.undo()
-    assert not module._has_onednn(rows.double())
-    assert not module._has_onednn(rows.to("meta"))
+    assert not onednn.usable(rows)  # a gradient may be wanted
+    with torch.no_grad():
+        available = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        assert onednn.usable(rows) == available
+        assert not onednn.usable(rows.double())
+        assert not onednn.usable(rows.to("meta"))
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not onednn.usable(rows)
+        monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+        assert not onednn.usable(rows)
