@@ -9,15 +9,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .scratch import may_overwrite
+
 
 def usable(rows: Tensor) -> bool:
-    """Whether torch can be asked for it: single precision on a CPU, and nobody wants a gradient."""
+    """Whether torch can be asked for it: single precision on a CPU, no gradient, no compiler."""
     onednn = torch.backends.mkldnn
     return (
         rows.device.type == "cpu"
         and rows.dtype == torch.float32
-        and not torch.is_grad_enabled()
-        and not torch.is_autocast_enabled("cpu")
+        and may_overwrite(rows)
         and bool(onednn.is_available() and onednn.enabled)  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # what torch's compiler emits; no public name
     )

@@ -11,10 +11,10 @@ from .scratch import may_overwrite, scratch
 
 def relu_layer(layer: nn.Linear, rows: Tensor) -> Tensor:
     """(…, in) -> (…, out); without gradient, memory that is valid until this thread asks again."""
-    if onednn.usable(rows):
-        return onednn.linear(rows, layer.weight, layer.bias, relu=True)
     if not may_overwrite(rows):
         return layer(rows).relu_()
+    if onednn.usable(rows):
+        return onednn.linear(rows, layer.weight, layer.bias, relu=True)
     out = scratch("relu_layer", (*rows.shape[:-1], layer.out_features), like=rows)
     flat = rows.reshape(-1, layer.in_features)
     torch.addmm(layer.bias, flat, layer.weight.mT, out=out.view(-1, layer.out_features))

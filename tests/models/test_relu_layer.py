@@ -76,5 +76,8 @@ def test_onednn_is_only_asked_for_what_it_is_made_for(monkeypatch: pytest.Monkey
         assert not onednn.usable(rows.to("meta"))
         with torch.autocast("cpu", torch.bfloat16):
             assert not onednn.usable(rows)
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.compiler, "is_compiling", lambda: True)  # which would refuse its weights
+            assert not onednn.usable(rows)
         monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
         assert not onednn.usable(rows)
