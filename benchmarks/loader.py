@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from harness import Result, arguments, interleaved
 from loader_peers import D, R
+from ram_gather import GatherRows, ways_to_gather
 
 from camp.manifests.dataset import Dataset, write_generation
 from camp.manifests.manifest import manifest_from_rows
 from camp.pipeline.feature_index import finalize
 from camp.pipeline.feature_spec import FeatureSpec
-from camp.pipeline.gather import Gather
 from camp.pipeline.loader import FeatureLoader
 from camp.pipeline.shard_writer import ShardWriter
 from camp.pipeline.tokens import tokenize_dataset
@@ -105,22 +105,19 @@ def drain(batches: Iterable[Any], rows: int) -> None:
             return
 
 
-def gather_from_memory(stored: np.ndarray, *, threads: int, buffers: int) -> Callable[[], None]:
-    """The same rows in memory, in random order, into buffers in turn: nothing else is done.
+def from_memory(gather: GatherRows, rows: int, *, buffers: int) -> Callable[[], None]:
+    """All rows in memory, in random order, into buffers in turn: nothing else is done.
 
     A loader that works ahead of its consumer needs several buffers. A single one would stay in the
     processor's cache, which no batch on its way to a consumer can: that figure is printed, but is no limit.
     """
-    rows, views = len(stored), list(stored.reshape(len(stored), -1).view(np.uint8))
-    size = stored[0].nbytes
-    outs = [torch.zeros((BATCH, size), dtype=torch.uint8).numpy() for _ in range(buffers)]
-    gather = Gather(threads=threads)
+    outs = [torch.zeros((BATCH, R, D), dtype=torch.float16).numpy() for _ in range(buffers)]
     generator = np.random.default_rng(0)
 
     def run() -> None:
         order = generator.permutation(rows)
         for number, first in enumerate(range(0, rows - BATCH + 1, BATCH)):
-            gather([views[row] for row in order[first : first + BATCH].tolist()], outs[number % buffers])
+            gather(order[first : first + BATCH], outs[number % buffers])
 
     return run
 
@@ -196,16 +193,15 @@ def main() -> None:
             source.set_epoch(next(epoch))
             drain(source, rows)
 
-        stored = random_rows(rows, 0)
-        limits = {"gather, 1 thread": 1, "gather, 2 threads": 2}
+        ways = ways_to_gather(random_rows(rows, 0), threads=2)
+        limits = {f"gather from memory, {name}": gather for name, gather in ways.items()}
         rivals: dict[str, Callable[[], object]] = {
             "loader": partial(ours, loader),
             "loader, to float32": partial(ours, converting),
+            **{name: from_memory(gather, rows, buffers=PREFETCH + 2) for name, gather in limits.items()},
             **{
-                name: gather_from_memory(stored, threads=threads, buffers=PREFETCH + 2)
-                for name, threads in limits.items()
+                f"{name}, one buffer": from_memory(gather, rows, buffers=1) for name, gather in limits.items()
             },
-            "gather, 2 threads, one buffer": gather_from_memory(stored, threads=2, buffers=1),
         }
         counts = dict.fromkeys(rivals, rows)
         mapped = partial(peers.dataloader_mmap, folder, random_rows, rows, BATCH)

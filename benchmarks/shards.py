@@ -4,9 +4,9 @@ python benchmarks/shards.py [--quick] [--json FILE]
 
 Rows of 36×2048. Writing goes from single images in float32, as extractors give them, to a committed shard:
 checks, conversion, checksum, fsync, rename and marker included; the limit is numpy.tofile and fsync of the
-same features. Reading gathers 128 random rows with a warm cache, by one thread and by two; the limit
-gathers the same rows of an array in memory, by numpy.take, by the same loop and by two threads of it. The
-ratio sets the best of ours against the best of those.
+same features. Reading gathers 128 random rows with a warm cache, by one thread and by two; the limit gathers
+the same rows of an array in memory, by numpy.take and by two threads of numpy and of torch. The ratio sets
+the best of ours against the best of those.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from harness import Result, arguments, interleaved
+from ram_gather import GatherRows, ways_to_gather
 
 from camp.files import read_sealed, write_sealed
 from camp.pipeline.feature_index import finalize
 from camp.pipeline.feature_spec import FeatureSpec, shard_name
-from camp.pipeline.gather import Gather
+from camp.pipeline.gather import aligned_empty
 from camp.pipeline.shard_reader import ShardReader
 from camp.pipeline.shard_writer import ShardWriter
 from camp.schema import Regions
@@ -93,30 +94,25 @@ def time_gathering(result: Result, root: Path, *, rows: int, batches: int) -> No
         write_shard(folder, images, spec, rows)
         finalize(folder, provenance={}, spec=spec, expected_shards=["train-00000"])
         readers[store] = ShardReader.open(folder)
-    memory = readers["arrow"].gather(np.arange(rows))
+    memory = readers["arrow"].gather(np.arange(rows))  # aligned to 64 bytes, like the shards and the buffer
     generator = np.random.default_rng(1)
     orders = [generator.permutation(rows)[:BATCH] for _ in range(batches)]
-    out = np.empty((BATCH, R, D), np.float16)
-    content, target = (array.reshape(len(array), -1).view(np.uint8) for array in (memory, out))
+    out = aligned_empty((BATCH, R, D), np.float16)
 
-    def take() -> None:
+    def from_memory(gather: GatherRows) -> None:
         for order in orders:
-            np.take(memory, order, axis=0, out=out, mode="clip")
-
-    def loop(gather: Gather) -> None:
-        for order in orders:
-            gather([content[row] for row in order], target)
+            gather(order, out)
 
     def ours(reader: ShardReader, threads: int) -> None:
         for order in orders:
             reader.gather(order, out=out, threads=threads)
 
-    one, two = Gather(threads=1), Gather(threads=2)
     best = interleaved(
         {
-            "memory, numpy.take": take,
-            "memory, a loop": lambda: loop(one),
-            "memory, two threads": lambda: loop(two),
+            **{
+                f"memory, {name}": lambda gather=gather: from_memory(gather)  # type: ignore[misc]
+                for name, gather in ways_to_gather(memory, threads=2).items()
+            },
             **{store: lambda store=store: ours(readers[store], 1) for store in STORES},  # type: ignore[misc]
             **{
                 f"{store}, two threads": lambda store=store: ours(readers[store], 2)  # type: ignore[misc]
@@ -131,7 +127,6 @@ def time_gathering(result: Result, root: Path, *, rows: int, batches: int) -> No
     for store in STORES:
         result.ratio(f"gather_ram_{store}", limit / min(best[store], best[f"{store}, two threads"]))
         readers[store].close()
-    two.close()
 
 
 def time_opening(result: Result, root: Path) -> None:

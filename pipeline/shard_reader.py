@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,13 +19,13 @@ from ..errors import InputError, VerificationError
 from ..schema import Regions
 from .feature_index import FAILURES_FILE, FeatureIndex
 from .feature_spec import FeatureSpec, parse_shard_name
-from .gather import Gather
+from .gather import Gather, aligned_empty
 from .shard_layout import ShardLayout
 
 Array = npt.NDArray[Any]
 
 
-_ROWS_KEPT = 1_000_000  # a view of each is held up to here: some 150 bytes
+_ROWS_KEPT = 1 << 18  # a view of each is held up to here: some 250 bytes
 
 
 def _row_bytes(array: Array) -> Array:
@@ -132,6 +133,27 @@ def _map_file(path: Path, *, expected_bytes: int) -> mmap.mmap:
     return mapped
 
 
+class _RowViews(dict[int, Array]):
+    """Position -> the bytes of its features, zero-copy: one long run is copied faster than R short ones.
+
+    Those of a batch are made together and kept, as making a view costs a twentieth of copying its row.
+    """
+
+    def __init__(self, shards: Sequence[Shard], bounds: npt.NDArray[np.int64]) -> None:
+        super().__init__()
+        self._shards, self._bounds = shards, bounds
+
+    def __missing__(self, position: int) -> Array:
+        number = int(np.searchsorted(self._bounds, position, side="right")) - 1
+        shard, start = self._shards[number], int(self._bounds[number])
+        batch, row = divmod(position - start, shard.layout.batch_rows)
+        rows = _row_bytes(shard.views("features")[batch])
+        if self._bounds[-1] > _ROWS_KEPT:
+            return rows[row]
+        self.update(zip(itertools.count(position - row), rows, strict=False))
+        return rows[row]
+
+
 class ShardReader:
     """All rows of a feature set, numbered from 0 in index order. Threads and forks may share it."""
 
@@ -140,12 +162,8 @@ class ShardReader:
         self.shards = [Shard(index.folder, entry, spec=self.spec) for entry in index.shards]
         bounds = np.cumsum([0, *(shard.rows for shard in self.shards)])
         self.bounds: npt.NDArray[np.int64] = bounds  # shard s has the positions bounds[s]..bounds[s + 1]
-        # A row's place is arithmetic. Each shard has two blocks: its full batches, and the tail.
-        self._blocks = [block for shard in self.shards for block in shard.blocks("features")]
-        self._batch_rows = np.array([shard.layout.batch_rows for shard in self.shards], np.int64)
-        self._full_rows = np.diff(bounds) // self._batch_rows * self._batch_rows
         self.image_ids: npt.NDArray[np.int64] = self.small_column("image_id")
-        self._kept: dict[tuple[int, int], list[Array]] = {}
+        self._views = _RowViews(self.shards, bounds)
         self._gathers: dict[int, Gather] = {}
 
     @classmethod
@@ -228,26 +246,8 @@ class ShardReader:
 
     def features(self, position: int) -> Array:
         """(R, D) of one row, zero-copy, read-only, padding included."""
-        content = self._views(np.array([position]))[0]
-        return content.view(self.spec.dtype).reshape(self.spec.regions, self.spec.dim)
-
-    def _views(self, positions: npt.NDArray[np.int64]) -> list[Array]:
-        """The bytes of every row, zero-copy: one long run is copied faster than R short ones."""
-        shards = np.searchsorted(self.bounds, positions, side="right") - 1
-        rows = positions - self.bounds[shards]
-        batches, rest = np.divmod(rows, self._batch_rows[shards])
-        in_tail = rows >= self._full_rows[shards]
-        batches[in_tail] = 0
-        places = zip((2 * shards + in_tail).tolist(), batches.tolist(), rest.tolist(), strict=True)
-        if len(self) > _ROWS_KEPT:
-            blocks = self._blocks
-            return [_row_bytes(blocks[block][batch, row : row + 1])[0] for block, batch, row in places]
-        kept, rows_of = self._kept, self._batch_views
-        return [(kept.get((block, batch)) or rows_of(block, batch))[row] for block, batch, row in places]
-
-    def _batch_views(self, block: int, batch: int) -> list[Array]:
-        """The rows of one batch; kept, as making a view costs a twentieth of copying its row."""
-        return self._kept.setdefault((block, batch), list(_row_bytes(self._blocks[block][batch])))
+        number, row = self._place(position)
+        return self.shards[number].row("features", row)
 
     def locate(self, position: int) -> tuple[str, int]:
         """A position -> (shard, row in it), for messages."""
@@ -281,18 +281,24 @@ class ShardReader:
     def gather(
         self, positions: Sequence[int] | npt.NDArray[np.int64], *, out: Array | None = None, threads: int = 1
     ) -> Array:
-        """The features of many rows -> (len(positions), R, D), into `out` where given."""
+        """The features of many rows -> (len(positions), R, D), into `out` where given.
+
+        A buffer that starts at a multiple of 64 bytes, as torch's do, is filled fastest.
+        """
         positions = np.asarray(positions, np.int64)
         if len(positions) and not (positions.min() >= 0 and positions.max() < len(self)):
             raise IndexError(f"rows {positions.min()}..{positions.max()} of {len(self)}")
         shape = (len(positions), self.spec.regions, self.spec.dim)
         if out is None:
-            out = np.empty(shape, self.spec.dtype)
+            out = aligned_empty(shape, self.spec.dtype)
         if out.shape != shape or out.dtype != self.spec.dtype:
             raise InputError(f"buffer {out.dtype} {out.shape}, expected {self.spec.dtype} {shape}")
+        if not out.flags.writeable:
+            raise InputError("buffer is read-only, expected one to write to")
         gather = self._gathers.get(threads) or self._gathers.setdefault(threads, Gather(threads=threads))
-        target = out if out.flags.c_contiguous else np.empty(shape, self.spec.dtype)
-        gather(self._views(positions), _row_bytes(target))
+        target = out if out.flags.c_contiguous else aligned_empty(shape, self.spec.dtype)
+        views = self._views
+        gather([views[position] for position in positions.tolist()], _row_bytes(target))
         if target is not out:
             out[...] = target
         return out

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from camp.errors import InputError, VerificationError
 from camp.manifests.dataset import Dataset
+from camp.pipeline import shard_reader
 from camp.pipeline.feature_index import INDEX_FILE, FeatureIndex
 from camp.pipeline.feature_spec import FeatureSpec
-from camp.pipeline.gather import Gather
 from camp.pipeline.shard_reader import ShardReader
 from camp.schema import Regions
 
@@ -77,18 +75,6 @@ def test_features_are_views_that_cannot_be_written(
         view[0, 0] = 1
 
 
-@settings(max_examples=30)
-@given(data=st.data())
-def test_gather_is_the_plain_loop(data: st.DataObject) -> None:
-    rows = [np.full(6, number, np.uint8) for number in range(data.draw(st.integers(1, 40)))]
-    picked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=60))
-    out = np.empty((len(picked), 6), np.uint8)
-    gather = Gather(threads=data.draw(st.integers(1, 4)))
-    gather([rows[row] for row in picked], out)
-    gather.close()
-    assert out.tolist() == [[number] * 6 for number in picked]
-
-
 def test_gather_into_a_buffer(make_dataset: MakeDataset, make_features: MakeFeatures, store: str) -> None:
     with ShardReader.open(
         make_features(make_dataset({"train": 600}), spec=SPEC[store], shard_size=300)
@@ -107,6 +93,29 @@ def test_gather_into_a_buffer(make_dataset: MakeDataset, make_features: MakeFeat
             reader.gather(order[:2], out=out)
         with pytest.raises(IndexError, match="rows 0..600 of 600"):
             reader.gather([0, 600])
+        out.flags.writeable = False
+        with pytest.raises(InputError, match="read-only"):
+            reader.gather(order, out=out)
+
+
+def test_gather_into_a_buffer_that_is_not_contiguous(
+    make_dataset: MakeDataset, make_features: MakeFeatures, store: str
+) -> None:
+    reader = ShardReader.open(make_features(make_dataset({"train": 9}), spec=SPEC[store]))
+    around = np.full((9, 3, 10), 9, np.float16)
+    reader.gather(np.arange(9), out=around[:, :, ::2])
+    assert np.array_equal(around[:, :, ::2], reader.gather(np.arange(9)))
+    assert (around[:, :, 1::2] == 9).all()
+
+
+def test_more_rows_than_views_are_kept_of(
+    make_dataset: MakeDataset, make_features: MakeFeatures, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_features(make_dataset({"train": 40}), spec=SPEC[store], shard_size=16)
+    order = np.random.default_rng(0).permutation(40)
+    expected = ShardReader.open(folder).gather(order)
+    monkeypatch.setattr(shard_reader, "_ROWS_KEPT", 39)
+    assert np.array_equal(ShardReader.open(folder).gather(order), expected)
 
 
 def test_threads_share_a_reader(make_dataset: MakeDataset, make_features: MakeFeatures, store: str) -> None:

@@ -1,0 +1,66 @@
+"""Any rows in any order, by any number of threads, wherever they lie: what a plain loop copies."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from camp.pipeline import gather as gather_module
+from camp.pipeline.gather import Gather, aligned_empty
+
+PAGE = 4096
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_it_is_the_plain_loop(data: st.DataObject) -> None:
+    size = data.draw(st.sampled_from([6, PAGE, 70 * PAGE]))
+    count = data.draw(st.integers(1, 12))
+    # Where both ends lie within a page decides who copies.
+    begins, target = data.draw(st.integers(0, 40)), data.draw(st.integers(0, 40))
+    memory = np.random.default_rng(0).integers(0, 256, count * size + 2 * PAGE, dtype=np.uint8)
+    start = (begins - memory.ctypes.data) % PAGE
+    rows = list(memory[start : start + count * size].reshape(count, size))
+    picked = data.draw(st.lists(st.integers(0, count - 1), max_size=20))
+    around = np.zeros(len(picked) * size + 2 * PAGE, np.uint8)
+    start = (target - around.ctypes.data) % PAGE
+    out = around[start : start + len(picked) * size].reshape(len(picked), size)
+    gather = Gather(threads=data.draw(st.integers(1, 4)))
+    gather([rows[row] for row in picked], out)
+    gather.close()
+    assert np.array_equal(out, np.array([rows[row] for row in picked]).reshape(out.shape))
+    assert not around[:start].any()
+    assert not around[start + out.size :].any()
+
+
+@pytest.mark.parametrize("distance", [0, 1, 16, 31, 32, 64, 4080])
+def test_memcpy_is_avoided_where_it_crawls(distance: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    by_torch = gather_module._copy_by_torch
+
+    def note(*given: object) -> None:
+        asked.append(1)
+        by_torch(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(gather_module, "_copy_by_torch", note)
+    rows = aligned_empty((3, PAGE), np.uint8)
+    rows[...] = np.arange(3)[:, None]
+    rows.flags.writeable = False
+    memory = aligned_empty((4 * PAGE,), np.uint8)
+    start = (rows.ctypes.data + distance - memory.ctypes.data) % PAGE
+    out = memory[start : start + 3 * PAGE].reshape(3, PAGE)
+    Gather()(list(rows), out)
+    assert out[:, 0].tolist() == [0, 1, 2]
+    assert bool(asked) == (0 < distance < 32)
+
+
+@pytest.mark.parametrize("shape", [(3,), (5, 36, 2048)])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_aligned_memory(shape: tuple[int, ...], dtype: str) -> None:
+    memory = aligned_empty(shape, dtype)
+    assert memory.shape == shape
+    assert memory.dtype == dtype
+    assert memory.ctypes.data % 64 == 0
+    assert memory.flags.writeable
