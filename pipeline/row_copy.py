@@ -42,13 +42,6 @@ class RowCopy:
             warnings.simplefilter("ignore", UserWarning)
             return self._flat(torch.from_numpy(view))
 
-    def rows(self, rows: Sequence[Array]) -> list[Tensor]:
-        """Single stored rows, as bytes, without a copy."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            found = [torch.from_numpy(row) for row in rows]
-        return found if self.unit is None else [row.view(self.unit) for row in found]
-
     def targets(self, buffer: Tensor) -> list[Tensor]:
         """A buffer (n, R, D) -> the pieces of all its rows, in order."""
         return self._pieces(self._flat(buffer).unbind())

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -23,14 +21,6 @@ from .gather import Gather, aligned_empty
 from .shard_layout import ShardLayout
 
 Array = npt.NDArray[Any]
-
-
-_ROWS_KEPT = 1 << 18  # a view of each is held up to here: some 250 bytes
-
-
-def _row_bytes(array: Array) -> Array:
-    """(n, R, D), contiguous -> uint8 (n, bytes), the same memory."""
-    return array.reshape(len(array), prod(array.shape[1:])).view(np.uint8)
 
 
 class Shard:
@@ -133,27 +123,6 @@ def _map_file(path: Path, *, expected_bytes: int) -> mmap.mmap:
     return mapped
 
 
-class _RowViews(dict[int, Array]):
-    """Position -> the bytes of its features, zero-copy: one long run is copied faster than R short ones.
-
-    Those of a batch are made together and kept, as making a view costs a twentieth of copying its row.
-    """
-
-    def __init__(self, shards: Sequence[Shard], bounds: npt.NDArray[np.int64]) -> None:
-        super().__init__()
-        self._shards, self._bounds = shards, bounds
-
-    def __missing__(self, position: int) -> Array:
-        number = int(np.searchsorted(self._bounds, position, side="right")) - 1
-        shard, start = self._shards[number], int(self._bounds[number])
-        batch, row = divmod(position - start, shard.layout.batch_rows)
-        rows = _row_bytes(shard.views("features")[batch])
-        if self._bounds[-1] > _ROWS_KEPT:
-            return rows[row]
-        self.update(zip(itertools.count(position - row), rows, strict=False))
-        return rows[row]
-
-
 class ShardReader:
     """All rows of a feature set, numbered from 0 in index order. Threads and forks may share it."""
 
@@ -163,7 +132,6 @@ class ShardReader:
         bounds = np.cumsum([0, *(shard.rows for shard in self.shards)])
         self.bounds: npt.NDArray[np.int64] = bounds  # shard s has the positions bounds[s]..bounds[s + 1]
         self.image_ids: npt.NDArray[np.int64] = self.small_column("image_id")
-        self._views = _RowViews(self.shards, bounds)
         self._gathers: dict[int, Gather] = {}
 
     @classmethod
@@ -211,6 +179,16 @@ class ShardReader:
     def boxes(self) -> npt.NDArray[np.float32]:
         """(N, R, 4) xyxy in original pixels."""
         return self.small_column("boxes")
+
+    @cached_property
+    def _addresses(self) -> npt.NDArray[np.int64]:
+        """(N,) where in memory each row's features begin, as long as the shards are mapped."""
+        parts = [np.empty(0, np.int64)]
+        for block in (block for shard in self.shards for block in shard.blocks("features")):
+            batches = block.strides[0] * np.arange(block.shape[0])
+            rows = block.strides[1] * np.arange(block.shape[1])
+            parts.append((block.ctypes.data + batches[:, None] + rows).reshape(-1))
+        return np.concatenate(parts)
 
     @cached_property
     def _by_id(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -297,8 +275,7 @@ class ShardReader:
             raise InputError("buffer is read-only, expected one to write to")
         gather = self._gathers.get(threads) or self._gathers.setdefault(threads, Gather(threads=threads))
         target = out if out.flags.c_contiguous else aligned_empty(shape, self.spec.dtype)
-        views = self._views
-        gather([views[position] for position in positions.tolist()], _row_bytes(target))
+        gather(self._addresses[positions], target)
         if target is not out:
             out[...] = target
         return out

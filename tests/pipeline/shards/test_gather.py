@@ -28,7 +28,7 @@ def test_it_is_the_plain_loop(data: st.DataObject) -> None:
     start = (target - around.ctypes.data) % PAGE
     out = around[start : start + len(picked) * size].reshape(len(picked), size)
     gather = Gather(threads=data.draw(st.integers(1, 4)))
-    gather([rows[row] for row in picked], out)
+    gather(np.array([rows[row].ctypes.data for row in picked], np.int64), out)
     gather.close()
     assert np.array_equal(out, np.array([rows[row] for row in picked]).reshape(out.shape))
     assert not around[:start].any()
@@ -51,7 +51,7 @@ def test_memcpy_is_avoided_where_it_crawls(distance: int, monkeypatch: pytest.Mo
     memory = aligned_empty((4 * PAGE,), np.uint8)
     start = (rows.ctypes.data + distance - memory.ctypes.data) % PAGE
     out = memory[start : start + 3 * PAGE].reshape(3, PAGE)
-    Gather()(list(rows), out)
+    Gather()(rows.ctypes.data + PAGE * np.arange(3), out)
     assert out[:, 0].tolist() == [0, 1, 2]
     assert bool(asked) == (0 < distance < 32)
 

@@ -12,7 +12,6 @@ import pytest
 
 from camp.errors import InputError, VerificationError
 from camp.manifests.dataset import Dataset
-from camp.pipeline import shard_reader
 from camp.pipeline.feature_index import INDEX_FILE, FeatureIndex
 from camp.pipeline.feature_spec import FeatureSpec
 from camp.pipeline.shard_reader import ShardReader
@@ -106,16 +105,6 @@ def test_gather_into_a_buffer_that_is_not_contiguous(
     reader.gather(np.arange(9), out=around[:, :, ::2])
     assert np.array_equal(around[:, :, ::2], reader.gather(np.arange(9)))
     assert (around[:, :, 1::2] == 9).all()
-
-
-def test_more_rows_than_views_are_kept_of(
-    make_dataset: MakeDataset, make_features: MakeFeatures, store: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_features(make_dataset({"train": 40}), spec=SPEC[store], shard_size=16)
-    order = np.random.default_rng(0).permutation(40)
-    expected = ShardReader.open(folder).gather(order)
-    monkeypatch.setattr(shard_reader, "_ROWS_KEPT", 39)
-    assert np.array_equal(ShardReader.open(folder).gather(order), expected)
 
 
 def test_threads_share_a_reader(make_dataset: MakeDataset, make_features: MakeFeatures, store: str) -> None:
