@@ -1,5 +1,10 @@
 """The executors against the bare extractor: overhead, two workers against one, resuming, memory.
 
+Ratios: overhead_* (the bare extractor's time over an executor's with one worker), two_workers (one worker's
+time over two workers'; one alone decodes on the second core), two_workers_single (the same, with one worker
+held to one core: then extractor and decoding are single-threaded), two_workers_limit (the time of two bare
+processes side by side over two workers').
+
 The extractor is a single-threaded stand-in of a known cost per image. Times are those from the first unit's
 start to the last one's end: a worker's start (importing torch, loading a model) happens once per job.
 """
@@ -136,6 +141,28 @@ def bare_seconds(dataset: Dataset, products: int) -> float:
     return (time.perf_counter() - start) / dataset.images.num_rows
 
 
+def bare_pair_seconds(dataset: Dataset, products: int) -> float:
+    """Two processes of that side by side, each over all images: what the machine has for two workers."""
+    script = (
+        "import sys; sys.path.insert(0, sys.argv[2]); import extract_scale as s;"
+        "from camp.manifests.dataset import Dataset;"
+        "print(s.bare_seconds(Dataset.open(sys.argv[1]), int(sys.argv[3])))"
+    )
+    command = [sys.executable, "-c", script, str(dataset.root), str(Path(__file__).parent), str(products)]
+    pair = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    return max(float(process.communicate()[0]) for process in pair) / 2
+
+
+def on_one_core(run: Callable[[], float]) -> float:
+    """With this process and those it starts held to one core."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        return run()
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
 def best_times(rivals: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, float]:
     """As harness.interleaved, for rivals that take their own time."""
     best = dict.fromkeys(rivals, float("inf"))
@@ -194,12 +221,17 @@ def main() -> None:
         f"units of {unit} images; overhead is judged at 500, where a worker's first moments count less"
     )
     with tempfile.TemporaryDirectory() as folder:
-        one, two = (make_dataset(Path(folder) / f"{units}", units * unit) for units in (1, 2))
+        # Several units a worker: with one each, a worker that is ready later would count for much.
+        one, six = (make_dataset(Path(folder) / f"{units}", units * unit) for units in (1, 6))
         chosen = options(products, unit)
         rivals: dict[str, Callable[[], float]] = {
             "bare": lambda: bare_seconds(one, products),
-            "local, 1 worker": lambda: job_seconds(two, chosen, LocalExecutor(), 1),
-            "local, 2 workers": lambda: job_seconds(two, chosen, LocalExecutor(), 2),
+            "bare, 2 processes": lambda: bare_pair_seconds(one, products),
+            "local, 1 worker": lambda: job_seconds(six, chosen, LocalExecutor(), 1),
+            "local, 1 worker on 1 core": lambda: on_one_core(
+                lambda: job_seconds(six, chosen, LocalExecutor(), 1)
+            ),
+            "local, 2 workers": lambda: job_seconds(six, chosen, LocalExecutor(), 2),
         }
         try:
             import ray
@@ -220,7 +252,7 @@ def main() -> None:
             rivals["slurm, 1 task"] = lambda: job_seconds(one, chosen, tasks, 1)
         except ImportError:
             result.notes.append("submitit is not installed, overhead_slurm is not measured")
-        best = best_times(rivals, 3 if quick else harness.REPEATS)
+        best = best_times(rivals, 3 if quick else 5)
         for name, seconds in best.items():
             result.row(name, 1 / seconds, "images/s")
         result.ratio("overhead_local", best["bare"] / best["local, 1 worker"])
@@ -228,6 +260,8 @@ def main() -> None:
             if name in best:
                 result.ratio(ratio, best["bare"] / best[name])
         result.ratio("two_workers", best["local, 1 worker"] / best["local, 2 workers"])
+        result.ratio("two_workers_single", best["local, 1 worker on 1 core"] / best["local, 2 workers"])
+        result.ratio("two_workers_limit", best["bare, 2 processes"] / best["local, 2 workers"])
         shards = 200 if quick else 1000
         result.row(f"resume of {shards} finished shards", resume_seconds(Path(folder) / "many", shards), "s")
     few, many = (1_000_000, 4_000_000) if quick else (5_000_000, 20_000_000)

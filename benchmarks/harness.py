@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 REPEATS = 7
@@ -28,16 +29,22 @@ def arguments(description: str) -> argparse.Namespace:
 def interleaved(
     rivals: Mapping[str, Callable[[], object]], *, repeats: int = REPEATS, warm_up: int = 1
 ) -> dict[str, float]:
-    """Name -> function, to name -> best seconds; rivals take turns, so a noisy minute hits all."""
+    """Name -> function, to name -> best seconds.
+
+    Rivals take turns, so that a noisy minute hits all, and in a new order each round, so that nobody always
+    finds the caches as the same other one leaves them.
+    """
     for function in rivals.values():
         for _ in range(warm_up):
             function()
     best = dict.fromkeys(rivals, float("inf"))
+    order, shuffle = list(rivals), Random(0).shuffle
     for _ in range(repeats):
-        for name, function in rivals.items():
-            gc.collect()
+        gc.collect()
+        shuffle(order)
+        for name in order:
             start = time.perf_counter()
-            function()
+            rivals[name]()
             best[name] = min(best[name], time.perf_counter() - start)
     return best
 

@@ -119,7 +119,7 @@ def time_gathering(result: Result, root: Path, *, rows: int, batches: int) -> No
                 for store in STORES
             },
         },
-        repeats=15,
+        repeats=60,  # of some 10 ms each: a neighbour takes memory away for longer than that
     )
     for name, seconds in best.items():
         result.row(f"gather {BATCH} rows, {name}", out.nbytes * batches / seconds / 1e9, "GB/s")

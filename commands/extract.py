@@ -85,7 +85,9 @@ _SHOWN_REASONS = 10
     "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Threads per worker."
 )
 @click.option(
-    "--decoders", type=click.IntRange(min=1), default=2, show_default=True, help="Decoding threads."
+    "--decoders",
+    type=click.IntRange(min=1),
+    help="Decoding threads per worker [default: 2 beside a GPU, else 1].",
 )
 @click.option("--splits", metavar="train,val", help="Only these splits [default: all].")
 @click.option("--executor", type=EXECUTORS, default="local", show_default=True)

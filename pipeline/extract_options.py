@@ -41,7 +41,7 @@ class ExtractOptions:
     compile: bool = False
     # One thread a worker and one worker a core: the same sums in the same order on every machine.
     threads: int = 1
-    decoders: int = 2
+    decoders: int | None = None  # None: two beside a GPU, else one, as there is a worker for every core
     batch: int = 8  # images of one shape that go through the network together
     image_seconds: float = 60.0  # reading and decoding one image
     builder: str = _BUILDER  # 'module:function' with build_extractor's signature
@@ -52,8 +52,9 @@ class ExtractOptions:
         if self.device not in DEVICES:
             raise InputError(f"device {self.device!r}, expected one of {', '.join(DEVICES)}")
         for name in ("threads", "decoders", "batch", "shard_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, expected at least 1")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}, expected at least 1")
         if self.image_seconds <= 0:
             raise InputError(f"the time limit of an image is {self.image_seconds} s, expected more than 0")
         if not 1 <= self.policy.min_regions <= self.policy.max_regions:

@@ -55,7 +55,7 @@ class ExtractWorker:
         self.fingerprint = features_fingerprint(options, self.description)
         self._decoder = DecodeAhead(
             self._prepare,
-            threads=options.decoders,
+            threads=options.decoders or (2 if self.device == "cuda" else 1),
             seconds=options.image_seconds,
             ahead=options.batch * WINDOW_BATCHES,
         )
