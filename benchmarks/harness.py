@@ -27,7 +27,11 @@ def arguments(description: str) -> argparse.Namespace:
 
 
 def interleaved(
-    rivals: Mapping[str, Callable[[], object]], *, repeats: int = REPEATS, warm_up: int = 1
+    rivals: Mapping[str, Callable[[], object]],
+    *,
+    repeats: int = REPEATS,
+    warm_up: int = 1,
+    before: Callable[[], object] = lambda: None,  # each turn, not timed
 ) -> dict[str, float]:
     """Name -> function, to name -> best seconds.
 
@@ -36,6 +40,7 @@ def interleaved(
     """
     for function in rivals.values():
         for _ in range(warm_up):
+            before()
             function()
     best = dict.fromkeys(rivals, float("inf"))
     order, shuffle = list(rivals), Random(0).shuffle
@@ -43,6 +48,7 @@ def interleaved(
         gc.collect()
         shuffle(order)
         for name in order:
+            before()
             start = time.perf_counter()
             rivals[name]()
             best[name] = min(best[name], time.perf_counter() - start)

@@ -23,13 +23,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import loader_peers as peers
 import numpy as np
-import torch
 from harness import Result, arguments, interleaved
 from loader_peers import D, R
 from ram_gather import GatherRows, ways_to_gather
 
 from camp.manifests.dataset import Dataset, write_generation
 from camp.manifests.manifest import manifest_from_rows
+from camp.pipeline.aligned_memory import aligned_empty
 from camp.pipeline.feature_index import finalize
 from camp.pipeline.feature_spec import FeatureSpec
 from camp.pipeline.loader import FeatureLoader
@@ -111,7 +111,7 @@ def from_memory(gather: GatherRows, rows: int, *, buffers: int) -> Callable[[], 
     A loader that works ahead of its consumer needs several buffers. A single one would stay in the
     processor's cache, which no batch on its way to a consumer can: that figure is printed, but is no limit.
     """
-    outs = [torch.zeros((BATCH, R, D), dtype=torch.float16).numpy() for _ in range(buffers)]
+    outs = [aligned_empty((BATCH, R, D), np.float16) for _ in range(buffers)]
     generator = np.random.default_rng(0)
 
     def run() -> None:

@@ -51,7 +51,7 @@ def _by_torch(stored: Array, threads: int) -> GatherRows:
     rows = copy.sources(stored).unbind()
 
     def some(order: list[int], out: Array) -> None:
-        copy([rows[row] for row in order], copy.targets(torch.from_numpy(out)))
+        copy([rows[row] for row in order], torch.from_numpy(out))
 
     halves = _Halves(threads)
     return lambda order, out: halves(some, order.tolist(), out)

@@ -24,9 +24,9 @@ from harness import Result, arguments, interleaved
 from ram_gather import GatherRows, ways_to_gather
 
 from camp.files import read_sealed, write_sealed
+from camp.pipeline.aligned_memory import aligned_empty
 from camp.pipeline.feature_index import finalize
 from camp.pipeline.feature_spec import FeatureSpec, shard_name
-from camp.pipeline.gather import aligned_empty
 from camp.pipeline.shard_reader import ShardReader
 from camp.pipeline.shard_writer import ShardWriter
 from camp.schema import Regions
@@ -62,22 +62,24 @@ def time_writing(result: Result, root: Path, *, rows: int) -> None:
         values = np.stack([images[row % len(images)].features for row in range(rows)]).astype(dtype)
 
         def plain(values: npt.NDArray[np.generic] = values) -> None:
-            path = root / "plain.bin"
-            path.unlink(missing_ok=True)
-            with path.open("wb") as stream:
+            with (root / "plain" / "plain.bin").open("wb") as stream:
                 values.tofile(stream)
                 stream.flush()
                 os.fsync(stream.fileno())
 
         def ours(spec: FeatureSpec) -> None:
-            folder = root / spec.store
-            shutil.rmtree(folder, ignore_errors=True)
-            write_shard(folder, images, spec, rows)
+            write_shard(root / spec.store, images, spec, rows)
+
+        def clean() -> None:
+            for name in ("plain", *STORES):
+                shutil.rmtree(root / name, ignore_errors=True)
+            (root / "plain").mkdir()
+            os.sync()  # freeing the blocks of the one before is nobody's writing
 
         rivals: dict[str, Callable[[], object]] = {"numpy.tofile + fsync": plain}
         for store in STORES:
             rivals[f"{store} shard"] = lambda spec=spec[store], ours=ours: ours(spec)  # type: ignore[misc]
-        best = interleaved(rivals)
+        best = interleaved(rivals, before=clean)
         for name, seconds in best.items():
             result.row(f"write {dtype}, {name}", values.nbytes / seconds / 1e9, "GB/s")
         shares += [best["numpy.tofile + fsync"] / best[f"{store} shard"] for store in STORES]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..schema import Batch
-from .ring import Ring, Slot
+from .ring import Ring
 
 Parts = Mapping[str, Tensor | None]  # the fields of a Batch, regions excepted
 Deliver = Callable[[], Batch]
@@ -20,7 +20,7 @@ class Delivery(Protocol):
 
     ring: Ring
 
-    def start(self, slot: Slot, rows: int, parts: Parts) -> Deliver:
+    def start(self, buffer: Tensor, rows: int, parts: Parts) -> Deliver:
         """Called by the background thread: a full buffer -> what gives the batch to the consumer."""
 
 
@@ -30,8 +30,8 @@ class HostDelivery:
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
 
-    def start(self, slot: Slot, rows: int, parts: Parts) -> Deliver:
-        batch = Batch(regions=self.ring.lend(slot, rows), **parts)  # type: ignore[arg-type]
+    def start(self, buffer: Tensor, rows: int, parts: Parts) -> Deliver:
+        batch = Batch(regions=self.ring.lend(buffer, rows), **parts)  # type: ignore[arg-type]
         return lambda: batch
 
 
@@ -61,12 +61,12 @@ class DeviceDelivery:
         self.ring, self.device, self.dtype, self.backend = ring, device, dtype, backend
         self.stream = backend.Stream(device=device)
 
-    def start(self, slot: Slot, rows: int, parts: Parts) -> Deliver:
+    def start(self, buffer: Tensor, rows: int, parts: Parts) -> Deliver:
         with self.backend.stream(self.stream):
-            regions = slot.buffer[:rows].to(self.device, non_blocking=True)
+            regions = buffer[:rows].to(self.device, non_blocking=True)
             copied = self.backend.Event()
             copied.record(self.stream)
-            self.ring.after(copied, slot)
+            self.ring.after(copied, buffer)
             if self.dtype is not None:
                 regions = regions.to(self.dtype)
             moved = {name: part if part is None else self._move(part) for name, part in parts.items()}

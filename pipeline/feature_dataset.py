@@ -79,7 +79,7 @@ class FeatureDataset(torch.utils.data.Dataset[Sample]):
         rows, spec = self._data.rows, self._data.rows.spec
         host = self._maker.make(np.array([number % len(self)]))
         regions = torch.zeros((1, spec.regions, spec.dim), dtype=rows.dtype)
-        boxes = rows.gather(host.positions, rows.copy.targets(regions))
+        boxes = rows.gather(host.positions, regions)
         parts = host.tensors()
         sample = {
             "regions": regions,

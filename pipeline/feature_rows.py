@@ -105,8 +105,8 @@ class FeatureRows:
     def __len__(self) -> int:
         return int(self.source.bounds[-1])
 
-    def gather(self, positions: Integers, targets: Sequence[Tensor]) -> Array:
-        """The features of some rows -> the first of `targets`, see RowCopy; returns their boxes (n, R, 4).
+    def gather(self, positions: Integers, buffer: Tensor) -> Array:
+        """The features of some rows -> the first of a buffer's (m, R, D); returns their boxes (n, R, 4).
 
         Every shard that was touched is looked at afterwards: one that was removed or changed, before or
         during the copy, is an error that names it.
@@ -125,7 +125,7 @@ class FeatureRows:
             batch, row = divmod(row, shard.step)
             features.append(shard.features[batch][row])
             boxes.append(shard.boxes[batch][row])
-        self.copy(features, targets)
+        self.copy(features, buffer)
         together = np.empty((len(rows), self.spec.regions, 4), np.float32)
         if boxes:
             np.concatenate(boxes, out=together.reshape(-1, 4))

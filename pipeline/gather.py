@@ -15,7 +15,6 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_char, memmove
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-_PAGE, _ALIGNMENT = 4096, 64
+_PAGE = 4096
 
 
 class Gather:
@@ -67,15 +66,6 @@ class Gather:
             pool.shutdown()
 
 
-def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """numpy.empty that lies within 64 bytes as shards' rows do."""
-    kind = np.dtype(dtype)
-    size = prod(shape) * kind.itemsize
-    memory = np.empty(size + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    return memory[start : start + size].view(kind).reshape(shape)
-
-
 def _collide(row: int, target: int, size: int) -> bool:
     """Whether memmove would crawl; where rows are no whole pages, it does so for few of them."""
     return size % _PAGE == 0 and 0 < (target - row) % _PAGE < 32
@@ -90,10 +80,14 @@ def _copy_by_torch(rows: Sequence[int], target: int, size: int) -> None:
     # Its loop of vector instructions does not mind. Imported here: it takes a second, and few come here.
     import torch
 
-    from .row_copy import RowCopy
+    from .row_copy import SERIAL
 
-    row_type = c_char * size
-    copy = RowCopy(stored=torch.int64, wanted=torch.int64, numbers=size // 8)  # rows are whole pages here
-    out = torch.frombuffer((row_type * len(rows)).from_address(target), dtype=torch.int64)
-    picked = [torch.frombuffer(row_type.from_address(row), dtype=torch.int64) for row in rows]
-    copy(picked, copy.targets(out.view(len(rows), -1)))
+    def pieces(address: int) -> Sequence[torch.Tensor]:
+        memory = (c_char * size).from_address(address)
+        return torch.split(torch.frombuffer(memory, dtype=torch.int64), SERIAL)  # rows are whole pages here
+
+    targets = itertools.islice(itertools.count(target, size), len(rows))
+    torch._foreach_copy_(
+        [piece for place in targets for piece in pieces(place)],
+        [piece for row in rows for piece in pieces(row)],
+    )

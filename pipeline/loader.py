@@ -138,7 +138,6 @@ class FeatureLoader:
             size=self._prefetch
             + 2,  # the one in hand and the one before it, which is let go of a moment later
             pinned=not on_host if pin_memory == "auto" else bool(pin_memory),
-            targets=self._rows.copy.targets,
         )
         return HostDelivery(ring) if on_host else DeviceDelivery(ring, device=self.device, dtype=dtype)
 
@@ -223,14 +222,14 @@ class FeatureLoader:
     def _make(self, host: HostBatch) -> Deliver:
         """Runs in the background threads."""
         ring = self._delivery.ring
-        slot = ring.take()
+        buffer = ring.take()
         try:
-            boxes = self._rows.gather(host.positions, slot.targets)
+            boxes = self._rows.gather(host.positions, buffer)
         except BaseException:
-            ring.put_back(slot)
+            ring.put_back(buffer)
             raise
         parts = {**host.tensors(), "boxes": torch.from_numpy(boxes)}
-        return self._delivery.start(slot, len(host.positions), parts)
+        return self._delivery.start(buffer, len(host.positions), parts)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; the one under way keeps its place, so that resuming works."""

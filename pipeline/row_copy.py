@@ -17,7 +17,7 @@ from torch import Tensor
 
 Array = npt.NDArray[Any]
 
-_SERIAL = 32_767  # numbers; torch copies more than these with its own threads, which would fight with ours
+SERIAL = 32_767  # numbers; torch copies more than these with its own threads, which would fight with ours
 _INTEGERS = {8: torch.int64, 4: torch.int32, 2: torch.int16}
 
 
@@ -26,14 +26,13 @@ class RowCopy:
 
     def __init__(self, *, stored: torch.dtype, wanted: torch.dtype, numbers: int) -> None:
         """`numbers` is how many a row has."""
-        self.unit: torch.dtype | None = (
-            None  # where nothing is converted, bytes are moved in the largest pieces
-        )
+        # Where nothing is converted, bytes are moved in the largest pieces.
+        self._unit: torch.dtype | None = None
         if stored == wanted:
             size = numbers * stored.itemsize
-            self.unit = next(unit for width, unit in _INTEGERS.items() if size % width == 0)
-            numbers = size // self.unit.itemsize
-        self.sections = -(-numbers // _SERIAL)
+            self._unit = next(unit for width, unit in _INTEGERS.items() if size % width == 0)
+            numbers = size // self._unit.itemsize
+        self._sections = -(-numbers // SERIAL)
 
     def sources(self, view: Array) -> Tensor:
         """Stored rows (n, R, D), without a copy -> (n, numbers) to take rows from."""
@@ -42,21 +41,22 @@ class RowCopy:
             warnings.simplefilter("ignore", UserWarning)
             return self._flat(torch.from_numpy(view))
 
-    def targets(self, buffer: Tensor) -> list[Tensor]:
-        """A buffer (n, R, D) -> the pieces of all its rows, in order."""
-        return self._pieces(self._flat(buffer).unbind())
+    def __call__(self, rows: Sequence[Tensor], buffer: Tensor) -> None:
+        """Rows of sources() -> the first rows of a buffer (n, R, D), contiguous."""
+        if not rows:
+            return
+        targets = self._flat(buffer)[: len(rows)]
+        if self._unit is not None:
+            # One call without a target for each row, which would cost a thirtieth of copying them.
+            torch.cat(self._pieces(rows), out=targets.view(-1))
+        else:
+            torch._foreach_copy_(self._pieces(targets.unbind()), self._pieces(rows))
 
     def _flat(self, rows: Tensor) -> Tensor:
         flat = rows.reshape(len(rows), -1)
-        return flat if self.unit is None else flat.view(self.unit)
+        return flat if self._unit is None else flat.view(self._unit)
 
     def _pieces(self, rows: Sequence[Tensor]) -> list[Tensor]:
-        if self.sections == 1:
+        if self._sections == 1:
             return list(rows)
-        return [piece for row in rows for piece in row.tensor_split(self.sections)]
-
-    def __call__(self, rows: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
-        """Rows of sources() -> the first of targets()."""
-        if rows:
-            pieces = self._pieces(rows)
-            torch._foreach_copy_(list(targets[: len(pieces)]), pieces)
+        return [piece for row in rows for piece in row.tensor_split(self._sections)]

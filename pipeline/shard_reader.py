@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from ..errors import InputError, VerificationError
 from ..schema import Regions
+from .aligned_memory import aligned_empty
 from .feature_index import FAILURES_FILE, FeatureIndex
 from .feature_spec import FeatureSpec, parse_shard_name
-from .gather import Gather, aligned_empty
+from .gather import Gather
 from .shard_layout import ShardLayout
 
 Array = npt.NDArray[Any]

@@ -86,9 +86,9 @@ def test_the_copy_is_on_its_own_stream_and_waited_for(monkeypatch: pytest.Monkey
     cuda = FakeCuda()
     ring = Ring((4, 3, 5), dtype=torch.float16, size=2)
     delivery = DeviceDelivery(ring, device=torch.device("cpu"), dtype=torch.float32, backend=cuda)
-    slot = ring.take()
-    slot.buffer.fill_(1.5)
-    deliver = delivery.start(slot, 2, parts())
+    buffer = ring.take()
+    buffer.fill_(1.5)
+    deliver = delivery.start(buffer, 2, parts())
     assert cuda.within == [delivery.stream]
     copied, ready = cuda.events
     assert copied.stream is ready.stream is delivery.stream

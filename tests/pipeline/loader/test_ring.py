@@ -26,34 +26,34 @@ class FakeEvent:
 
 def test_a_lent_buffer_comes_back_with_its_last_view() -> None:
     buffers = ring()
-    slot = buffers.take()
-    pointer = slot.buffer.data_ptr()
-    lent = buffers.lend(slot, 2)
+    buffer = buffers.take()
+    pointer = buffer.data_ptr()
+    lent = buffers.lend(buffer, 2)
     assert lent.shape == (2, 3)
     assert lent.data_ptr() == pointer
-    del slot
+    del buffer
     view = lent[1]
     shared = view.numpy()
     del lent
-    assert buffers.take().buffer.data_ptr() != pointer
+    assert buffers.take().data_ptr() != pointer
     del view
-    assert buffers.take().buffer.data_ptr() != pointer
+    assert buffers.take().data_ptr() != pointer
     del shared
     gc.collect()
-    assert buffers.take().buffer.data_ptr() == pointer
+    assert buffers.take().data_ptr() == pointer
     assert buffers.made == 3
 
 
 def test_autograd_keeps_a_buffer_it_needs() -> None:
     buffers = ring()
-    slot = buffers.take()
-    pointer = slot.buffer.data_ptr()
+    buffer = buffers.take()
+    pointer = buffer.data_ptr()
     weight = torch.ones(3, requires_grad=True)
-    lent = buffers.lend(slot, 4)
+    lent = buffers.lend(buffer, 4)
     lent.fill_(2)
     loss = (lent * weight).sum()  # keeps `lent` for the gradient
-    del lent, slot
-    other = buffers.take().buffer
+    del lent, buffer
+    other = buffers.take()
     assert other.data_ptr() != pointer
     other.fill_(99)
     torch.autograd.backward([loss])
@@ -61,7 +61,7 @@ def test_autograd_keeps_a_buffer_it_needs() -> None:
     assert weight.grad.tolist() == [8, 8, 8]
     del loss
     gc.collect()
-    assert buffers.take().buffer.data_ptr() == pointer
+    assert buffers.take().data_ptr() == pointer
 
 
 def test_what_a_greedy_consumer_made_grow_is_given_back() -> None:

@@ -20,10 +20,10 @@ def test_rows_arrive_as_numpy_would_bring_them(stored: str, wanted: str, shape: 
     order = [4, 0, 5, 5, 1]
     copy = RowCopy(stored=TYPES[stored], wanted=TYPES[wanted], numbers=shape[0] * shape[1])
     buffer = torch.full((7, *shape), 99, dtype=TYPES[wanted])
-    sources, targets = copy.sources(rows), copy.targets(buffer)
+    sources = copy.sources(rows)
     assert sources.data_ptr() == rows.ctypes.data
-    assert max(len(target) for target in targets) < 32_768
-    copy([sources[row] for row in order], targets)
+    assert max(len(piece) for piece in copy._pieces(sources.unbind())) < 32_768
+    copy([sources[row] for row in order], buffer)
     assert np.array_equal(buffer[:5].numpy(), rows[order].astype(wanted))
     assert (buffer[5:] == 99).all()
-    copy([], targets)
+    copy([], buffer)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from camp.pipeline import gather as gather_module
-from camp.pipeline.gather import Gather, aligned_empty
+from camp.pipeline.aligned_memory import aligned_empty
+from camp.pipeline.gather import Gather
 
 PAGE = 4096
 
@@ -54,13 +55,3 @@ def test_memcpy_is_avoided_where_it_crawls(distance: int, monkeypatch: pytest.Mo
     Gather()(rows.ctypes.data + PAGE * np.arange(3), out)
     assert out[:, 0].tolist() == [0, 1, 2]
     assert bool(asked) == (0 < distance < 32)
-
-
-@pytest.mark.parametrize("shape", [(3,), (5, 36, 2048)])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_aligned_memory(shape: tuple[int, ...], dtype: str) -> None:
-    memory = aligned_empty(shape, dtype)
-    assert memory.shape == shape
-    assert memory.dtype == dtype
-    assert memory.ctypes.data % 64 == 0
-    assert memory.flags.writeable

@@ -1,0 +1,20 @@
+"""A shape -> memory that lies as the rows of shards do, so that copying between them is fastest."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+ALIGNMENT = 64  # bytes
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """numpy.empty that lies within 64 bytes as shards' rows do."""
+    kind = np.dtype(dtype)
+    size = prod(shape) * kind.itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size].view(kind).reshape(shape)
