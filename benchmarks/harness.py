@@ -32,6 +32,7 @@ def interleaved(
     repeats: int = REPEATS,
     warm_up: int = 1,
     before: Callable[[], object] = lambda: None,  # each turn, not timed
+    shuffled: bool = True,
 ) -> dict[str, float]:
     """Name -> function, to name -> best seconds.
 
@@ -46,7 +47,8 @@ def interleaved(
     order, shuffle = list(rivals), Random(0).shuffle
     for _ in range(repeats):
         gc.collect()
-        shuffle(order)
+        if shuffled:
+            shuffle(order)
         for name in order:
             before()
             start = time.perf_counter()
