@@ -63,5 +63,10 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return True
+        pass
+    # A zombie answers too, until its parent looks at it; the first process of a container often never does.
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True  # no /proc, or not for us
+    return state not in ("Z", "X")

@@ -40,6 +40,17 @@ def test_of_dead_writers_on_this_host(tmp_path: Path, dead_process: int) -> None
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="zombies are told by /proc")
+def test_of_dead_writers_that_nobody_has_looked_at(tmp_path: Path) -> None:
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+    try:
+        path = leave(tmp_path, process=child)
+        assert remove_leftovers(tmp_path) == [path]
+    finally:
+        os.waitpid(child, 0)
+
+
 def test_of_living_writers(tmp_path: Path) -> None:
     leave(tmp_path, process=os.getpid(), days=9)
     assert remove_leftovers(tmp_path) == []
