@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
-NOT_BENCHMARKS = {"harness", "loader_peers", "published", "run_all"}
+NOT_BENCHMARKS = {"gemm", "harness", "loader_peers", "published", "ram_gather", "run_all"}
 
 
 def main() -> None:
