@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from ctypes import c_char, memmove
 from typing import Any
 
@@ -48,7 +48,10 @@ class Gather:
             self._threads().submit(copy, addresses[low:high], target + low * size, size)
             for low, high in itertools.pairwise(bounds[1:])
         ]
-        copy(addresses[: bounds[1]], target, size)
+        try:
+            copy(addresses[: bounds[1]], target, size)
+        finally:
+            wait(others)  # whatever happens here, nobody may write to memory that its owner lets go of
         for other in others:
             other.result()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -55,3 +58,22 @@ def test_memcpy_is_avoided_where_it_crawls(distance: int, monkeypatch: pytest.Mo
     Gather()(rows.ctypes.data + PAGE * np.arange(3), out)
     assert out[:, 0].tolist() == [0, 1, 2]
     assert bool(asked) == (0 < distance < 32)
+
+
+def test_an_interrupted_copy_waits_for_the_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They write by address: a buffer that went away under them would be somebody else's memory."""
+    main, ended = threading.current_thread(), []
+
+    def copy(rows: list[int], target: int, size: int) -> None:
+        if threading.current_thread() is main:
+            raise KeyboardInterrupt
+        time.sleep(0.2)
+        ended.append(len(rows))
+
+    monkeypatch.setattr(gather_module, "_copy", copy)
+    gather = Gather(threads=2)
+    rows, out = aligned_empty((8, PAGE), np.uint8), aligned_empty((8, PAGE), np.uint8)
+    with pytest.raises(KeyboardInterrupt):
+        gather(rows.ctypes.data + PAGE * np.arange(8), out)
+    assert ended == [4]
+    gather.close()
