@@ -154,7 +154,7 @@ def bare_pair_seconds(dataset: Dataset, products: int) -> float:
 
 
 def on_one_core(run: Callable[[], float]) -> float:
-    """With this process and those it starts held to one core."""
+    """With this thread and the processes it starts held to one core."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
@@ -222,16 +222,16 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         # Several units a worker: with one each, a worker that is ready later would count for much.
-        one, six = (make_dataset(Path(folder) / f"{units}", units * unit) for units in (1, 6))
+        one, four = (make_dataset(Path(folder) / f"{units}", units * unit) for units in (1, 4))
         chosen = options(products, unit)
         rivals: dict[str, Callable[[], float]] = {
             "bare": lambda: bare_seconds(one, products),
             "bare, 2 processes": lambda: bare_pair_seconds(one, products),
-            "local, 1 worker": lambda: job_seconds(six, chosen, LocalExecutor(), 1),
+            "local, 1 worker": lambda: job_seconds(four, chosen, LocalExecutor(), 1),
             "local, 1 worker on 1 core": lambda: on_one_core(
-                lambda: job_seconds(six, chosen, LocalExecutor(), 1)
+                lambda: job_seconds(four, chosen, LocalExecutor(), 1)
             ),
-            "local, 2 workers": lambda: job_seconds(six, chosen, LocalExecutor(), 2),
+            "local, 2 workers": lambda: job_seconds(four, chosen, LocalExecutor(), 2),
         }
         try:
             import ray
@@ -252,7 +252,7 @@ def main() -> None:
             rivals["slurm, 1 task"] = lambda: job_seconds(one, chosen, tasks, 1)
         except ImportError:
             result.notes.append("submitit is not installed, overhead_slurm is not measured")
-        best = best_times(rivals, 3 if quick else 5)
+        best = best_times(rivals, 3 if quick else harness.REPEATS)
         for name, seconds in best.items():
             result.row(name, 1 / seconds, "images/s")
         result.ratio("overhead_local", best["bare"] / best["local, 1 worker"])

@@ -32,12 +32,11 @@ def interleaved(
     repeats: int = REPEATS,
     warm_up: int = 1,
     before: Callable[[], object] = lambda: None,  # each turn, not timed
-    shuffled: bool = True,
 ) -> dict[str, float]:
     """Name -> function, to name -> best seconds.
 
     Rivals take turns, so that a noisy minute hits all, and in a new order each round, so that nobody always
-    finds the caches as the same other one leaves them.
+    finds the caches as the same other one leaves them. Garbage is collected between the rounds.
     """
     for function in rivals.values():
         for _ in range(warm_up):
@@ -47,8 +46,7 @@ def interleaved(
     order, shuffle = list(rivals), Random(0).shuffle
     for _ in range(repeats):
         gc.collect()
-        if shuffled:
-            shuffle(order)
+        shuffle(order)
         for name in order:
             before()
             start = time.perf_counter()

@@ -40,6 +40,7 @@ from camp.vocab.building import build_vocabulary
 from camp.vocab.tokenizer import open_tokenizer
 
 BATCH, PREFETCH = 128, 3
+SETTLE_SECONDS = 0.5
 WORKERS = (0, 1, 2)
 WORKER_AHEAD = 2  # torch's default: batches that each worker has ready
 
@@ -193,7 +194,9 @@ def main() -> None:
             source.set_epoch(next(epoch))
             drain(source, rows)
 
-        ways = ways_to_gather(random_rows(rows, 0), threads=2)
+        stored = aligned_empty((rows, R, D), np.float16)  # as shards and the loader's buffers are
+        stored[...] = random_rows(rows, 0)
+        ways = ways_to_gather(stored, threads=2)
         limits = {f"gather from memory, {name}": gather for name, gather in ways.items()}
         rivals: dict[str, Callable[[], object]] = {
             "loader": partial(ours, loader),
@@ -203,7 +206,12 @@ def main() -> None:
                 f"{name}, one buffer": from_memory(gather, rows, buffers=1) for name, gather in limits.items()
             },
         }
-        counts = dict.fromkeys(rivals, rows)
+        best_times = interleaved(rivals)
+        limit = rows / min(best_times[name] for name in limits)
+        rates = {name: rows / seconds for name, seconds in best_times.items()}
+        result.ratio("gather_limit", rates["loader"] / limit)
+        counts = {"loader": rows}
+        against: dict[str, Callable[[], object]] = {"loader": rivals["loader"]}
         mapped = partial(peers.dataloader_mmap, folder, random_rows, rows, BATCH)
         slow = (folder, random_rows, 2 * slow_rows, BATCH)
         everybody: dict[str, tuple[int, Callable[[int], Iterator[Any]]]] = {
@@ -219,23 +227,18 @@ def main() -> None:
             except ImportError as error:
                 result.notes.append(f"{name}: left out, {error.name} is missing (pip install '.[bench]')")
                 continue
-            counts[name], rivals[name] = count, peer.run
+            counts[name], against[name] = count, peer.run
             result.notes.append(f"{name}: {peer.workers} workers were the best of 0, 1 and 2")
-        # As listed: a peer's workers go on for a moment after its turn, and only slow peers come behind them.
-        best_times = interleaved(rivals, shuffled=False)
-        rates = {name: counts[name] / seconds for name, seconds in best_times.items()}
-        for name, rate in rates.items():
+        # After its turn a peer's workers go on until their queues are full; nobody's turn begins before that.
+        best_times = interleaved(against, before=lambda: time.sleep(SETTLE_SECONDS))
+        beside = {name: counts[name] / seconds for name, seconds in best_times.items()}
+        for name, rate in {**rates, "loader, beside the peers": beside.pop("loader"), **beside}.items():
             result.row(name, rate, "rows/s")
         result.row("time to first batch", min(first_batch_ms(dataset) for _ in range(7)), "ms")
         result.row("memory, growth over 10 epochs", growth_mb(rivals["loader"]), "MB")
-        limit = max(rates[name] for name in limits)
-        result.ratio("gather_limit", rates["loader"] / limit)
-        for name in everybody:
-            if name in rates:
-                result.ratio(name, rates["loader"] / rates[name])
-                result.row(
-                    f"{name}: what memory allows, the gather's rate over its", limit / rates[name], "times"
-                )
+        for name, rate in beside.items():
+            result.ratio(name, rows / best_times["loader"] / rate)
+            result.row(f"{name}: what memory allows, the gather's rate over its", limit / rate, "times")
         result.finish(given.json)
 
 

@@ -1,8 +1,7 @@
 """Mining of hard negatives from vectors: how near it comes to one product of matrices, and what it holds.
 
 Ratio: mine_gemm, the share of torch.mm's rate (fp32, 4096×1024×1024) that is left after keeping the best 300
-captions of each image and the best 60 images of each caption, positives hidden; mine_gemm_best, the share of
-the faster library's.
+captions of each image and the best 60 images of each caption, positives hidden.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 import numpy as np
 import torch
 import torch.nn.functional as F
-from gemm import gemm_rates, gemm_rivals
+from gemm import gemm_rates, gemm_ratio, gemm_rivals
 from harness import Result, arguments, interleaved, peak_megabytes
 
 from camp.evaluation.mining import BLOCK, HiddenPairs, mine_block, parts, vector_blocks
@@ -44,9 +43,7 @@ def mining_row(result: Result, *, quick: bool) -> None:
     rate = 2 * IMAGES * CAPTIONS * DIM / seconds["mine"]
     result.row("mining 5,000 × 25,000", seconds["mine"], "s")
     result.row("mining", rate / 1e9, "GFLOP/s")
-    gemm = gemm_rates(result, seconds)
-    result.ratio("mine_gemm", rate / gemm["torch.mm"])
-    result.ratio("mine_gemm_best", rate / gemm["best"])
+    gemm_ratio(result, "mine_gemm", rate, gemm_rates(result, seconds))
     small, large = (memory_of(rows) for rows in (IMAGES, 4 * IMAGES))
     result.row("memory above the vectors, 5,000 images", small, "MB")
     result.row("memory above the vectors, 20,000 images", large, "MB")
@@ -83,7 +80,7 @@ def memory_of(images: int) -> float:
 def memory(images: int) -> float:
     """Megabytes that mining takes beyond its vectors; few captions, so that it is over soon."""
     some, captions = vectors(images), vectors(4096)
-    torch.mm(some[:BLOCK], captions.T)
+    mine(some[:64], captions[:1024])  # what the libraries keep for themselves
     before = peak_megabytes()
     mine(some, captions)
     return peak_megabytes() - before

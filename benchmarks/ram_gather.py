@@ -31,7 +31,7 @@ def ways_to_gather(stored: Array, *, threads: int) -> dict[str, GatherRows]:
 
 def _by_memmove(stored: Array, threads: int) -> GatherRows:
     rows, gather = stored.ctypes.data + np.arange(len(stored)) * stored.strides[0], Gather(threads=threads)
-    return lambda order, out: gather(rows[order], out)
+    return lambda order, out: gather(rows[order], out, owner=stored)
 
 
 def _by_numpy(stored: Array, threads: int) -> GatherRows:
@@ -41,8 +41,8 @@ def _by_numpy(stored: Array, threads: int) -> GatherRows:
         for target, row in enumerate(order):
             out[target] = rows[row]
 
-    halves = _Halves(threads)
-    return lambda order, out: halves(copy, order.tolist(), out.reshape(len(out), -1).view(np.uint8))
+    parts = _Parts(threads)
+    return lambda order, out: parts(copy, order.tolist(), out.reshape(len(out), -1).view(np.uint8))
 
 
 def _by_torch(stored: Array, threads: int) -> GatherRows:
@@ -53,11 +53,11 @@ def _by_torch(stored: Array, threads: int) -> GatherRows:
     def some(order: list[int], out: Array) -> None:
         copy([rows[row] for row in order], torch.from_numpy(out))
 
-    halves = _Halves(threads)
-    return lambda order, out: halves(some, order.tolist(), out)
+    parts = _Parts(threads)
+    return lambda order, out: parts(some, order.tolist(), out)
 
 
-class _Halves:
+class _Parts:
     """Row numbers and a buffer -> a part for each thread."""
 
     def __init__(self, threads: int) -> None:

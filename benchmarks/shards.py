@@ -5,8 +5,8 @@ python benchmarks/shards.py [--quick] [--json FILE]
 Rows of 36×2048. Writing goes from single images in float32, as extractors give them, to a committed shard:
 checks, conversion, checksum, fsync, rename and marker included; the limit is numpy.tofile and fsync of the
 same features. Reading gathers 128 random rows with a warm cache, by one thread and by two; the limit gathers
-the same rows of an array in memory, by numpy.take and by two threads of numpy and of torch. The ratio sets
-the best of ours against the best of those.
+the same rows of an array in memory, by numpy.take and by two threads of memmove, numpy and torch. The ratio
+sets the best of ours against the best of those.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from gemm import gemm_rates, gemm_rivals
+from gemm import gemm_rates, gemm_ratio, gemm_rivals
 from harness import REPEATS, Result, arguments, interleaved
 from loader import BATCH, make_dataset
 
@@ -102,7 +102,7 @@ def waiting_share(loader: FeatureLoader, consume: Callable[[], None]) -> float:
 
 
 def selection_rate(result: Result, model: CampPaper, *, images: int, captions: int, compiled: bool) -> None:
-    """Pass 1 in multiply-adds of (R + N)·d² per pair, as a share of the machine's GEMM rate."""
+    """Pass 1 in multiply-adds of (R + N)·d² per pair, as a share of torch.mm's rate."""
     with torch.inference_mode():
         batch = make_batch(captions)
         encoded_images = model.encode_image(batch.regions[:images])
@@ -117,7 +117,7 @@ def selection_rate(result: Result, model: CampPaper, *, images: int, captions: i
             fast.compile_scores()
             rivals["compiled"] = lambda: score_matrix(fast, encoded_images, encoded_texts)
         seconds = interleaved(rivals)
-    gemm = gemm_rates(result, seconds)["best"]
+    gemm = gemm_rates(result, seconds)
     work = 2 * images * captions * (REGIONS + WORDS) * DIM**2
     for name, label, ratio in (
         ("selection", "selection pass", "gemm"),
@@ -125,7 +125,7 @@ def selection_rate(result: Result, model: CampPaper, *, images: int, captions: i
     ):
         if name in seconds:
             result.row(label, work / seconds[name] / 1e9, "GFLOP/s")
-            result.ratio(ratio, work / seconds[name] / gemm)
+            gemm_ratio(result, ratio, work / seconds[name], gemm)
 
 
 def compare_steps(result: Result, model: CampPaper, *, size: int, repeats: int) -> None:

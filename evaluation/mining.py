@@ -114,12 +114,12 @@ def vector_blocks(image_vectors: Callable[[slice], Tensor], caption_vectors: Ten
 
     def block(images: slice) -> ScoreTile:
         vectors = image_vectors(images)
+        if onednn.usable(vectors):
+            return lambda tile: onednn.linear(vectors, caption_vectors[tile])
         space = vectors.new_empty(len(vectors) * TILE)  # every tile is written into the same memory
 
         def score(tile: slice) -> Tensor:
             some = caption_vectors[tile]
-            if onednn.usable(vectors):
-                return onednn.linear(vectors, some)
             out = space[: len(vectors) * len(some)].view(len(vectors), len(some))
             return torch.mm(vectors, some.mT, out=out)
 

@@ -14,7 +14,7 @@ def relu_layer(layer: nn.Linear, rows: Tensor) -> Tensor:
     if not may_overwrite(rows):
         return layer(rows).relu_()
     if onednn.usable(rows):
-        return onednn.linear(rows, layer.weight, layer.bias, relu=True)
+        return onednn.linear(rows, layer.weight, layer.bias).relu_()
     out = scratch("relu_layer", (*rows.shape[:-1], layer.out_features), like=rows)
     flat = rows.reshape(-1, layer.in_features)
     torch.addmm(layer.bias, flat, layer.weight.mT, out=out.view(-1, layer.out_features))
@@ -22,7 +22,7 @@ def relu_layer(layer: nn.Linear, rows: Tensor) -> Tensor:
 
 
 def perceptron(layers: nn.Sequential, rows: Tensor) -> Tensor:
-    """Linear, ReLU and what follows: (…, in) -> (…, out)."""
+    """Linear, ReLU, linear: (…, in) -> (…, out)."""
     first, second, *rest = layers
     if not isinstance(first, nn.Linear) or not isinstance(second, nn.ReLU):
         return layers(rows)

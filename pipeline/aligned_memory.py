@@ -1,4 +1,4 @@
-"""A shape -> memory that lies as the rows of shards do, so that copying between them is fastest."""
+"""A shape -> memory that starts, like the features of a shard, at a multiple of 64 bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ALIGNMENT = 64  # bytes
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """numpy.empty that lies within 64 bytes as shards' rows do."""
+    """numpy.empty at a multiple of 64 bytes."""
     kind = np.dtype(dtype)
     size = prod(shape) * kind.itemsize
     memory = np.empty(size + ALIGNMENT, np.uint8)

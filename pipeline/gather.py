@@ -5,7 +5,7 @@ Addresses, because a row is a single memmove then: an array object for each cost
 How fast memmove is depends on where its ends lie. Measured on a Zen 4, rows of 147,456 bytes, two threads:
 24 to 27 GB/s where both lie alike within 64 bytes, 10 to 20% less where they do not, and 6 to 14 GB/s where
 the target lies 1 to 31 bytes further into its page than the source. A large numpy.empty starts 16 bytes into
-a page, and the rows of an HDF5 shard at the beginning of one: the plainest use is the slowest.
+a page, and the rows of an HDF5 shard at the beginning of one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_char, memmove
 from typing import Any
 
@@ -33,8 +33,9 @@ class Gather:
         self.threads = threads
         self._pools: dict[int, ThreadPoolExecutor] = {}
 
-    def __call__(self, rows: npt.NDArray[np.int64], out: Array) -> None:
-        """The address of each row, of memory that stays -> out (len(rows), …), contiguous."""
+    def __call__(self, rows: npt.NDArray[np.int64], out: Array, *, owner: object) -> None:
+        """The address of each row, in memory that lives as long as its owner -> out (len(rows), …),
+        contiguous."""
         assert out.flags.c_contiguous, "rows are copied whole"
         assert out.flags.writeable, "rows are written"
         assert len(rows) == len(out)
@@ -44,14 +45,14 @@ class Gather:
         copy = _copy_by_torch if _collide(addresses[0], target, size) else _copy
         parts = self.threads if len(rows) >= 2 * self.threads else 1
         bounds = [len(rows) * part // parts for part in range(parts + 1)]
-        others = [
-            self._threads().submit(copy, addresses[low:high], target + low * size, size)
-            for low, high in itertools.pairwise(bounds[1:])
-        ]
-        try:
-            copy(addresses[: bounds[1]], target, size)
-        finally:
-            wait(others)  # whatever happens here, nobody may write to memory that its owner lets go of
+
+        def part(low: int, high: int) -> None:
+            # A thread knows addresses only: what they belong to stays until it ends, even after a Ctrl-C.
+            _ = out, owner
+            copy(addresses[low:high], target + low * size, size)
+
+        others = [self._threads().submit(part, low, high) for low, high in itertools.pairwise(bounds[1:])]
+        part(0, bounds[1])
         for other in others:
             other.result()
 
@@ -80,7 +81,7 @@ def _copy(rows: Sequence[int], target: int, size: int) -> None:
 
 
 def _copy_by_torch(rows: Sequence[int], target: int, size: int) -> None:
-    # Its loop of vector instructions does not mind. Imported here: it takes a second, and few come here.
+    # It copies with vector instructions, as fast at any distance. Imported here, as that takes a second.
     import torch
 
     from .row_copy import SERIAL

@@ -66,7 +66,7 @@ def _is_alive(process: int) -> bool:
         pass
     # A zombie answers too, until its parent looks at it; the first process of a container often never does.
     try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except OSError:
         return True  # no /proc, or not for us
-    return state not in ("Z", "X")
+    return state not in (b"Z", b"X")

@@ -69,9 +69,9 @@ class Ring:
 
     def lend(self, buffer: Tensor, rows: int) -> Tensor:
         """The buffer's first rows as a tensor; when that and all its views are gone, the buffer is free."""
-        lease = buffer.numpy()[:rows]
+        lease = buffer.view(torch.uint8).numpy()[:rows]  # as bytes: NumPy does not know all of torch's types
         weakref.finalize(lease, self.put_back, buffer).atexit = False
-        return torch.from_numpy(lease)
+        return torch.from_numpy(lease).view(self.dtype)
 
     def after(self, event: Event, buffer: Tensor) -> None:
         """The buffer is free once the event has happened."""

@@ -45,6 +45,8 @@ class RowCopy:
         """Rows of sources() -> the first rows of a buffer (n, R, D), contiguous."""
         if not rows:
             return
+        assert len(rows) <= len(buffer)
+        assert buffer.is_contiguous()
         targets = self._flat(buffer)[: len(rows)]
         if self._unit is not None:
             # One call without a target for each row, which would cost a thirtieth of copying them.

@@ -234,13 +234,13 @@ class ShardReader:
         return self.shards[number].name, row
 
     def _place(self, position: int) -> tuple[int, int]:
+        if not 0 <= position < len(self):
+            raise IndexError(f"row {position} of {len(self)}")
         number = int(np.searchsorted(self.bounds, position, side="right")) - 1
         return number, int(position - self.bounds[number])
 
     def __getitem__(self, position: int) -> Regions:
         """One row without its padding; the features are a view in the stored type."""
-        if not 0 <= position < len(self):
-            raise IndexError(f"row {position} of {len(self)}")
         number, row = self._place(position)
         shard = self.shards[number]
         count = int(shard.row("num_regions", row))
@@ -276,7 +276,7 @@ class ShardReader:
             raise InputError("buffer is read-only, expected one to write to")
         gather = self._gathers.get(threads) or self._gathers.setdefault(threads, Gather(threads=threads))
         target = out if out.flags.c_contiguous else aligned_empty(shape, self.spec.dtype)
-        gather(self._addresses[positions], target)
+        gather(self._addresses[positions], target, owner=self.shards)
         if target is not out:
             out[...] = target
         return out

@@ -19,6 +19,7 @@ from camp.evaluation import mining
 from camp.evaluation.mining import hidden_pairs
 from camp.evaluation.run_folder import Run
 from camp.evaluation.run_scores import open_run_scores
+from camp.models import onednn
 from camp.pipeline.negatives_file import check_origin, read_header, read_negatives
 
 CPU = torch.device("cpu")
@@ -37,9 +38,18 @@ def mine(run: Run, out: Path, **options: Any) -> module.Mined:
     return module.mine_run(run, out=out, device=CPU, save_seconds=0, **settings)
 
 
+@pytest.mark.parametrize("library", ["as chosen", "torch's own"])
 @pytest.mark.parametrize("kind", ["base_run", "camp_run"])
-def test_lists_equal_the_sorted_matrix(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_lists_equal_the_sorted_matrix(
+    kind: str,
+    library: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run: Run = request.getfixturevalue(kind)
+    if library == "torch's own":
+        monkeypatch.setattr(onednn, "usable", lambda rows: False)
     mined = mine(run, tmp_path / "mined.parquet")
     assert not (tmp_path / "mined.parquet.parts").exists()
     assert (mined.images, mined.captions, mined.already) == (8, 24, False)

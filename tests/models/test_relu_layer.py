@@ -31,6 +31,16 @@ def test_it_is_the_layer_and_then_relu(shape: tuple[int, ...], dtype: torch.dtyp
 
 
 @pytest.mark.usefixtures("library")
+def test_what_is_no_number_stays_so() -> None:
+    """A ReLU that makes it 0 would hide a model that diverged."""
+    rows = torch.tensor([[float("nan"), 1.0], [1.0, 1.0]])
+    with torch.no_grad():
+        found = relu_layer(nn.Linear(2, 3), rows)
+    assert found[0].isnan().all()
+    assert not found[1].isnan().any()
+
+
+@pytest.mark.usefixtures("library")
 def test_gradients_are_those_of_the_layer() -> None:
     torch.manual_seed(0)
     layer, rows = nn.Linear(6, 4), torch.randn(5, 6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -125,3 +127,14 @@ def test_training_step_takes_two_passes_where_one_does_not_fit(make_model: Any, 
     assert training_step(make_model("camp"), batch, loss=loss).scored_again == 100  # one pass has them all
     assert training_step(make_model("camp"), batch, loss=loss, chunk_bytes=50_000).scored_again <= 30
     assert training_step(make_model("base"), batch, loss=loss, chunk_bytes=50_000).scored_again == 100
+
+
+@pytest.mark.parametrize("name", ["camp", "camp_official"])
+def test_a_feature_that_is_no_number_reaches_the_loss(make_model: Any, make_batch: Any, name: str) -> None:
+    """In single precision, where the first pass goes through another library than the second."""
+    model, batch = make_model(name).float(), make_batch()
+    regions = batch.regions.float()
+    regions[0] = float("nan")
+    batch = dataclasses.replace(batch, regions=regions, boxes=batch.boxes.float())
+    step = two_pass_step(model, batch, loss=build_loss("bce_hardest"))
+    assert not math.isfinite(float(step.loss))

@@ -15,10 +15,12 @@ import pytest
 
 from camp.errors import CampError, InputError, MismatchError, StorageError, TooManyFailuresError
 from camp.manifests.dataset import Dataset
+from camp.pipeline import extract_worker
 from camp.pipeline.extract_events import Event
 from camp.pipeline.extract_job import ExtractSummary, extract_features
 from camp.pipeline.extract_options import ExtractOptions, check_name, default_name
 from camp.pipeline.extract_state import control_folder
+from camp.pipeline.extract_worker import ExtractWorker
 from camp.pipeline.folder_lock import folder_lock
 from camp.pipeline.live_view import SilentView
 from camp.pipeline.shard_reader import ShardReader
@@ -261,3 +263,21 @@ def test_no_threads_stay_behind(make_photographs: MakePhotographs, fake_options:
     before = threading.active_count()
     run(make_photographs({"train": 2}), fake_options)
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("device", "threads"), [("cpu", 1), ("cuda", 2)])
+def test_decoding_threads_suit_the_device(
+    make_photographs: MakePhotographs,
+    fake_options: ExtractOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    device: str,
+    threads: int,
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(os.environ["FAKE_EXTRACTOR"]).parent))
+    monkeypatch.setattr(extract_worker, "choose_device", lambda wanted: device)
+    dataset = make_photographs({"train": 1})
+    for given, expected in ((None, threads), (3, 3)):
+        options = dataclasses.replace(fake_options, decoders=given)
+        worker = ExtractWorker(dataset, name="fake", options=options)
+        assert len(worker._decoder._threads) == expected
+        worker.close()
