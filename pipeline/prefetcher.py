@@ -26,8 +26,10 @@ class Prefetcher(Generic[S, T]):
         depth: int,  # results that are being made or wait to be taken
         name: str,
         threads: int = 1,
+        begin: Callable[[], None] = lambda: None,  # in each thread, before anything else
     ) -> None:
         assert depth >= 1
+        self._begin_thread = begin
         self._make, self._depth = make, depth
         self._inputs = iter(inputs)
         self._begun = self._taken = 0  # results
@@ -52,6 +54,7 @@ class Prefetcher(Generic[S, T]):
     def _run(self) -> None:
         error: BaseException | None = None
         try:
+            self._begin_thread()
             while (begun := self._begin()) is not None:
                 number, given = begun
                 del begun
